@@ -1,0 +1,62 @@
+"""Frozen settings of one job: unit, default and reason per field.
+
+Each field can be set by the environment variable `EDL_` + its name in capitals, so a launcher
+hands them to its workers without another channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from edl.errors import UsageError
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What can be tuned in a job without changing its meaning."""
+
+    # Time between announcing a switch and making it: the paper's T_a. Loaders use it to fetch
+    # for the new split; shorter saves nothing, since training goes on meanwhile.
+    switch_allowance_s: float = 0.5
+    # How long a leaving worker may take to end its process once its last step is done.
+    leave_allowance_s: float = 30.0
+    # A started process that has not registered by then will not come: imports happen later.
+    register_timeout_s: float = 60.0
+    # Imports, model and data of a newcomer; long, since nobody waits for it.
+    ready_timeout_s: float = 600.0
+    # Building a group takes milliseconds once everybody is ready; the rest is for slow machines.
+    build_timeout_s: float = 30.0
+    # The leader's key in the store lapses after this long without renewal.
+    lease_s: float = 10.0
+    # The shortest time that a refused requester is told to wait.
+    retry_after_s: float = 0.2
+    # How long a client asks again before it gives up (the paper's 60 s).
+    request_timeout_s: float = 60.0
+    # Joint limits of every request; 0 means no upper limit.
+    min_workers: int = 1
+    max_workers: int = 0
+
+    def to_environment(self) -> dict[str, str]:
+        return {f"EDL_{f.name.upper()}": repr(getattr(self, f.name)) for f in fields(self)}
+
+    @staticmethod
+    def from_environment(environment: Mapping[str, str]) -> Settings:
+        values: dict[str, float | int] = {}
+        for field in fields(Settings):
+            text = environment.get(f"EDL_{field.name.upper()}")
+            if text is None:
+                continue
+            kind = int if field.type == "int" else float
+            try:
+                values[field.name] = kind(text)
+            except ValueError:
+                raise UsageError(
+                    f"EDL_{field.name.upper()}={text!r} is not {kind.__name__}; unset it or "
+                    f"give a number such as {getattr(Settings(), field.name)}"
+                ) from None
+            if values[field.name] < 0:
+                raise UsageError(f"EDL_{field.name.upper()}={text!r} is negative")
+        return Settings(**values)  # type: ignore[arg-type]

@@ -1,0 +1,94 @@
+"""Every exception that EDL raises on purpose.
+
+EdlError
++-- UsageError          the caller's input or script; says what to do instead
+|   +-- UnknownJob      no job of that name
+|   +-- Refused         a request that can never be granted as asked
++-- PeerError           another process: gone, foreign, or speaking nonsense
+|   +-- WrongSecret     it could not prove the job's secret
+|   +-- GroupBroken     a collective group that can no longer be used
++-- StoreError          the coordination store: unreachable or contradictory
++-- AdjustmentFailed    an adjustment that was undone; the job trains on as before
++-- TimedOut            nobody answered, or the work was not done, in the time given
++-- JobFinished         the job ended before the request could be carried out
++-- JobFailed           the job itself ended in failure
+SystemExit
++-- Leave               this worker's part is over (status 0)
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AdjustmentFailed",
+    "EdlError",
+    "GroupBroken",
+    "JobFailed",
+    "JobFinished",
+    "Leave",
+    "PeerError",
+    "Refused",
+    "StoreError",
+    "TimedOut",
+    "UnknownJob",
+    "UsageError",
+    "WrongSecret",
+]
+
+
+class EdlError(Exception):
+    """Root of what EDL raises on purpose."""
+
+
+class UsageError(EdlError):
+    """The caller's input is at fault; the message says what was expected."""
+
+
+class UnknownJob(UsageError):
+    """No job of that name is known to this user."""
+
+
+class Refused(UsageError):
+    """The request can never be granted as asked."""
+
+
+class PeerError(EdlError):
+    """Another process is gone, foreign, or speaks nonsense."""
+
+
+class WrongSecret(PeerError):
+    """The other side could not prove the job's secret, or refused ours."""
+
+
+class GroupBroken(PeerError):
+    """A collective group failed; it must never be used again."""
+
+
+class StoreError(EdlError):
+    """The coordination store is unreachable or contradicts itself."""
+
+
+class AdjustmentFailed(EdlError):
+    """The adjustment was undone; the job trains on as it was."""
+
+
+class TimedOut(EdlError):
+    """No answer, or no completion, in the time given."""
+
+
+class JobFinished(EdlError):
+    """The job ended before the request could be carried out."""
+
+
+class JobFailed(EdlError):
+    """The job itself ended in failure."""
+
+
+class Leave(SystemExit):
+    """This worker leaves the job. `finally` blocks run; code after the training loop does not."""
+
+    def __init__(self, why: str = "this worker leaves the job") -> None:
+        super().__init__(0)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why

@@ -1,0 +1,198 @@
+"""The one scale-out, scale-in or migration in flight.
+
+Owns: who is expected, who has registered, become ready, built and switched, and until when each
+phase may last. Returns values; the leader alone turns them into effects. Holds: until the switch
+has happened, giving up costs the job nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from edl.config import Settings
+from edl.protocol.messages import AdjustmentRecord, AdjustmentStatus, Parts, Switched
+from edl.protocol.topology import Generation
+from edl.types import Gpu, Member, WorkerId
+
+__all__ = ["Adjustment", "Phase"]
+
+
+class Phase(Enum):
+    """Where an adjustment stands."""
+
+    GATHERING = "waiting for new workers"
+    BUILDING = "building the group"
+    RECORDING = "recording the generation"
+    ANNOUNCED = "waiting for the switch"
+    WITHDRAWING = "withdrawing the switch"
+    SWITCHING = "switching"
+
+
+@dataclass(slots=True, kw_only=True)
+class Adjustment:
+    """One change of membership, from Accepted to Adjusted or Undone."""
+
+    request_id: str
+    kind: str
+    expected: dict[WorkerId, Gpu]
+    leavers: tuple[WorkerId, ...]
+    opened: float
+    settings: Settings
+    phase: Phase = Phase.GATHERING
+    deadline: float = 0.0
+    arrived: dict[WorkerId, Member] = field(default_factory=dict)
+    ready: set[WorkerId] = field(default_factory=set)
+    generation: Generation | None = None
+    waiting: set[WorkerId] = field(default_factory=set)
+    step: int = 0
+    why: str = ""
+    transfer_bytes: int = 0
+    build_began: float = 0.0
+    announced_at: float = 0.0
+    process_start_s: float = 0.0
+    context_s: float = 0.0
+    topology_s: float = 0.0
+    switch_wait_s: float = 0.0
+    transfer_s: float = 0.0
+    stop_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.deadline = self.opened + self.settings.register_timeout_s
+
+    # -- gathering -------------------------------------------------------------------------
+
+    def on_registered(self, member: Member, *, process_start_s: float, now: float) -> None:
+        """A new worker has arrived; once all have, they get the time to become ready."""
+        self.arrived[member.worker] = member
+        self.process_start_s = max(self.process_start_s, process_start_s)
+        if self.arrived.keys() == self.expected.keys():
+            self.deadline = now + self.settings.ready_timeout_s
+
+    def on_ready(self, worker: WorkerId, *, context_s: float) -> None:
+        self.ready.add(worker)
+        self.context_s = max(self.context_s, context_s)
+
+    def gathered(self) -> bool:
+        """Everyone is here and ready. Only then is a group built: nobody waits for imports."""
+        everyone = self.expected.keys()
+        return self.arrived.keys() == everyone and self.ready >= everyone
+
+    # -- building, recording, announcing ---------------------------------------------------
+
+    def build(self, generation: Generation, *, now: float) -> None:
+        self.generation = generation
+        self.phase = Phase.BUILDING
+        # Leavers confirm too: whoever sees the announcement must know what it means.
+        self.waiting = {*generation.workers(), *self.leavers}
+        self.build_began = now
+        self.deadline = now + self.settings.build_timeout_s
+
+    def on_built(self, worker: WorkerId) -> bool:
+        """True when this was the last one."""
+        self.waiting.discard(worker)
+        return self.phase is Phase.BUILDING and not self.waiting
+
+    def record(self, *, now: float) -> None:
+        self.phase = Phase.RECORDING
+        self.deadline = now + self.settings.build_timeout_s
+
+    def announce(self, *, step: int, now: float) -> None:
+        self.phase = Phase.ANNOUNCED
+        self.step = step
+        self.announced_at = now
+        self.topology_s = now - self.build_began
+        # From here on training decides; a pause of any length is the script's own business.
+        self.deadline = float("inf")
+
+    # -- switching -------------------------------------------------------------------------
+
+    def switch(self, *, step: int, now: float) -> None:
+        assert self.generation is not None
+        self.phase = Phase.SWITCHING
+        self.step = step
+        self.switch_wait_s = now - self.announced_at
+        self.waiting = set(self.generation.workers())
+        self.deadline = float("inf")
+
+    def on_switched(self, said: Switched) -> bool:
+        """True when everyone has committed a step in the new generation."""
+        self.waiting.discard(said.worker)
+        self.transfer_s = max(self.transfer_s, said.transfer_s)
+        self.transfer_bytes = max(self.transfer_bytes, said.transfer_bytes)
+        self.stop_s = max(self.stop_s, said.stop_s)
+        return self.phase is Phase.SWITCHING and not self.waiting
+
+    # -- telling ---------------------------------------------------------------------------
+
+    def overdue(self, now: float) -> str | None:
+        """Why the adjustment must be undone now, or None."""
+        if now < self.deadline:
+            return None
+        if self.phase is Phase.GATHERING:
+            absent = sorted(self.expected.keys() - self.arrived.keys())
+            if absent:
+                limit = self.settings.register_timeout_s
+                return f"{', '.join(absent)} did not register within {limit:g} s"
+            unready = ", ".join(sorted(self.expected.keys() - self.ready))
+            return f"{unready} did not become ready within {self.settings.ready_timeout_s:g} s"
+        limit = self.settings.build_timeout_s
+        waiting = ", ".join(sorted(self.waiting))
+        if self.phase is Phase.BUILDING:
+            return f"{waiting} did not build the group within {limit:g} s"
+        return f"the store did not record the generation within {limit:g} s"
+
+    def touched(self) -> set[WorkerId]:
+        """Everybody who may hold something of this adjustment."""
+        members = set(self.generation.workers()) if self.generation else set()
+        return members | self.arrived.keys() | set(self.leavers)
+
+    def status(self, now: float) -> AdjustmentStatus:
+        return AdjustmentStatus(
+            request_id=self.request_id,
+            kind=self.kind,
+            phase=self.phase.value,
+            age_s=now - self.opened,
+            workers=(*sorted(self.expected), *self.leavers),
+        )
+
+    def summary(self, record: AdjustmentRecord) -> dict[str, str | int | float]:
+        """The finished adjustment as the fields of one event."""
+        parts = record.parts
+        return {
+            "kind": record.kind,
+            "joined": ",".join(record.joined),
+            "left": ",".join(record.left),
+            "workers": record.size,
+            "total_s": record.total_s,
+            "process_start_s": parts.process_start_s,
+            "context_s": parts.context_s,
+            "topology_s": parts.topology_s,
+            "switch_wait_s": parts.switch_wait_s,
+            "transfer_s": parts.transfer_s,
+            "transfer_bytes": record.transfer_bytes,
+            "stop_s": parts.stop_s,
+        }
+
+    def report(self, now: float) -> AdjustmentRecord:
+        assert self.generation is not None
+        parts = Parts(
+            process_start_s=self.process_start_s,
+            context_s=self.context_s,
+            topology_s=self.topology_s,
+            switch_wait_s=self.switch_wait_s,
+            transfer_s=self.transfer_s,
+            stop_s=self.stop_s,
+        )
+        return AdjustmentRecord(
+            request_id=self.request_id,
+            kind=self.kind,
+            joined=tuple(sorted(self.expected)),
+            left=self.leavers,
+            generation=self.generation.number,
+            step=self.step,
+            size=self.generation.size,
+            total_s=now - self.opened,
+            transfer_bytes=self.transfer_bytes,
+            parts=parts,
+        )

@@ -1,0 +1,67 @@
+"""What the leader tells of a job: numbered events, finished adjustments, and who listens.
+
+Holds: numbers grow by one and go on under the next leader, so a listener that reconnects asks
+for what it missed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from edl.protocol.messages import AdjustmentRecord, Happened
+
+__all__ = ["Chronicle"]
+
+_KEPT = 1000
+
+
+class Chronicle:
+    """The job's recent past, for operators."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.records: list[AdjustmentRecord] = []
+        self._recent: deque[Happened] = deque(maxlen=_KEPT)
+        self._listeners: dict[int, str] = {}
+
+    def write(
+        self,
+        *,
+        what: str,
+        request_id: str,
+        generation: int,
+        step: int,
+        fields: Mapping[str, str | int | float],
+    ) -> Happened:
+        self.seq += 1
+        happened = Happened(
+            seq=self.seq,
+            what=what,
+            request_id=request_id,
+            generation=generation,
+            step=step,
+            fields=dict(fields),
+        )
+        self._recent.append(happened)
+        return happened
+
+    def since(self, seq: int) -> tuple[Happened, ...]:
+        return tuple(happened for happened in self._recent if happened.seq > seq)
+
+    def subscribe(self, peer: int, request_id: str) -> None:
+        self._listeners[peer] = request_id
+
+    def unsubscribe(self, peer: int) -> None:
+        self._listeners.pop(peer, None)
+
+    def subscribers(self) -> list[tuple[int, str]]:
+        return list(self._listeners.items())
+
+    def restore(
+        self, seq: int, recent: Iterable[Happened], records: Iterable[AdjustmentRecord]
+    ) -> None:
+        """Go on where the old leader stopped."""
+        self.seq = seq
+        self._recent = deque(recent, maxlen=_KEPT)
+        self.records = list(records)

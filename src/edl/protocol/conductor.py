@@ -1,0 +1,217 @@
+"""Conducts the one adjustment in flight, from Accepted to Adjusted or Undone.
+
+Owns: the generation in force, the adjustment, and what the step records must announce. Speaks
+through the leader's voice. Holds: a generation is announced only once it is in the store, and an
+announced switch is given up only when a committed record shows that it can no longer happen.
+"""
+
+from __future__ import annotations
+
+import json
+
+from edl.config import Settings
+from edl.protocol import messages as m
+from edl.protocol.adjustment import Adjustment, Phase
+from edl.protocol.effects import Announce, Effect, StoreSwap
+from edl.protocol.events import StepCommitted, Swapped
+from edl.protocol.pace import Pace
+from edl.protocol.record import STOP
+from edl.protocol.topology import Generation, draw_next
+from edl.protocol.voice import Voice
+from edl.types import WorkerId
+
+__all__ = ["GENERATION_KEY", "Conductor"]
+
+GENERATION_KEY = "generation"
+
+
+class Conductor:
+    """Everything a leader does about membership once the job is founded."""
+
+    def __init__(self, *, me: WorkerId, token: int, settings: Settings, voice: Voice) -> None:
+        self.me = me
+        self.token = token
+        self.settings = settings
+        self.voice = voice
+        self.pace = Pace()
+        self.generation: Generation | None = None
+        self.generation_revision = 0
+        self.last_number = 0
+        self.adjustment: Adjustment | None = None
+        self.stopping = ""
+
+    def open(
+        self,
+        peer: int,
+        request_id: str,
+        *,
+        kind: str,
+        joiners: tuple[m.Joiner, ...],
+        leavers: tuple[WorkerId, ...],
+        now: float,
+    ) -> list[Effect]:
+        self.adjustment = Adjustment(
+            request_id=request_id,
+            kind=kind,
+            expected={joiner.worker: joiner.slot for joiner in joiners},
+            leavers=leavers,
+            opened=now,
+            settings=self.settings,
+        )
+        names = ",".join((*(joiner.worker for joiner in joiners), *leavers))
+        return [
+            *self.voice.accept(request_id, peer),
+            *self.voice.tell("adjust.accepted", request_id, kind=kind, workers=names),
+            *self.when_gathered(now),
+        ]
+
+    # -- an adjustment's life --------------------------------------------------------------
+
+    def when_gathered(self, now: float) -> list[Effect]:
+        adjustment = self.adjustment
+        if adjustment is None or adjustment.phase is not Phase.GATHERING:
+            return []
+        if not adjustment.gathered():
+            return []
+        assert self.generation is not None
+        self.last_number += 1
+        target = draw_next(
+            self.generation,
+            number=self.last_number,
+            joiners=adjustment.arrived.values(),
+            leavers=adjustment.leavers,
+            token=self.token,
+            request_id=adjustment.request_id,
+        )
+        adjustment.build(target, now=now)
+        told = self.voice.tell("adjust.building", adjustment.request_id, target=target.number)
+        return [*self.voice.to(adjustment.touched(), m.Prepare(generation=target)), *told]
+
+    def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
+        target = self.adjustment.generation if self.adjustment else None
+        if target is None or target.number != message.generation:
+            return []
+        others = [worker for worker in target.workers() if worker != message.worker]
+        return self.voice.to(others, message)
+
+    def on_group_built(self, message: m.GroupBuilt, now: float) -> list[Effect]:
+        adjustment = self.adjustment
+        if adjustment is None or not self.current(message.generation):
+            return []
+        if not adjustment.on_built(message.worker) or adjustment.generation is None:
+            return []
+        adjustment.record(now=now)
+        return [self.record(adjustment.generation)]
+
+    def on_swapped(self, event: Swapped, now: float) -> list[Effect]:
+        """The store's answer about the generation that was recorded."""
+        adjustment = self.adjustment
+        if adjustment is None or adjustment.phase is not Phase.RECORDING:
+            return []
+        if not event.done:
+            return self.undo("another leader has recorded a generation meanwhile", now)
+        ahead = self.pace.steps_for(self.settings.switch_allowance_s)
+        adjustment.announce(step=self.pace.step + 1 + ahead, now=now)
+        told = self.voice.tell("adjust.announced", adjustment.request_id, at=adjustment.step)
+        return [self.word(), *told]
+
+    def on_step_committed(self, event: StepCommitted, now: float) -> list[Effect]:
+        """The leader's own training thread has committed a step."""
+        self.pace.on_committed(event)
+        self.voice.step = event.step
+        adjustment = self.adjustment
+        if adjustment is not None and adjustment.phase is Phase.WITHDRAWING:
+            # Nobody's record of this step named the generation: it can no longer happen.
+            named = {record.next_generation for record in event.records}
+            target = adjustment.generation
+            return [] if target and target.number in named else self.undone(now)
+        return []
+
+    def on_switch_decided(self, number: int, step: int, now: float) -> list[Effect]:
+        """The committed records made the switch happen; what follows is another generation."""
+        adjustment = self.adjustment
+        if adjustment is None or not self.current(number):
+            return []
+        assert adjustment.generation is not None
+        adjustment.switch(step=step, now=now)
+        self.enter(adjustment.generation)
+        told = self.voice.tell("adjust.switching", adjustment.request_id, at=step)
+        return [self.word(), *told]
+
+    def on_switched(self, message: m.Switched, now: float) -> list[Effect]:
+        adjustment = self.adjustment
+        if adjustment is None or not self.current(message.generation):
+            return []
+        if not adjustment.on_switched(message):
+            return []
+        record = adjustment.report(now)
+        self.adjustment = None
+        self.voice.chronicle.records.append(record)
+        answer = m.Adjusted(request_id=record.request_id, record=record)
+        told = self.voice.tell("adjust.complete", record.request_id, **adjustment.summary(record))
+        return [*self.voice.final(answer), *told]
+
+    def undo(self, why: str, now: float) -> list[Effect]:
+        """Give the adjustment up. After an announcement the records must confirm it first."""
+        adjustment = self.adjustment
+        if adjustment is None or adjustment.phase in (Phase.SWITCHING, Phase.WITHDRAWING):
+            return []
+        adjustment.why = why
+        if adjustment.phase is Phase.ANNOUNCED:
+            adjustment.phase = Phase.WITHDRAWING
+            return [self.word()]
+        return self.undone(now)
+
+    def undone(self, now: float, *, finished: bool = False) -> list[Effect]:
+        adjustment = self.adjustment
+        assert adjustment is not None
+        self.adjustment = None
+        request_id, why = adjustment.request_id, adjustment.why
+        number = adjustment.generation.number if adjustment.generation else 0
+        word = m.Undo(generation=number, request_id=request_id, why=why, finished=finished)
+        effects = self.voice.to(adjustment.touched(), word)
+        for worker in adjustment.arrived:
+            self.voice.peers.pop(worker, None)
+        answer: m.Finished | m.Undone = m.Undone(request_id=request_id, reason=why)
+        if finished:
+            answer = m.Finished(request_id=request_id, reason=why)
+        told = self.voice.tell("adjust.undone", request_id, kind=adjustment.kind, why=why)
+        return [*effects, *self.voice.final(answer), *told]
+
+    def on_tick(self, now: float) -> list[Effect]:
+        why = self.adjustment.overdue(now) if self.adjustment else None
+        return self.undo(why, now) if why else []
+
+    def enter(self, generation: Generation) -> None:
+        self.generation = generation
+        self.voice.generation = generation.number
+
+    def word(self) -> Announce:
+        """What the next records must announce, as things stand."""
+        adjustment = self.adjustment
+        if self.stopping:
+            return Announce(generation=STOP, switch_step=self.pace.step + 1, token=self.token)
+        if adjustment and adjustment.phase is Phase.ANNOUNCED and adjustment.generation:
+            number = adjustment.generation.number
+            return Announce(generation=number, switch_step=adjustment.step, token=self.token)
+        return Announce(generation=0, switch_step=0, token=self.token)
+
+    def record(self, generation: Generation) -> StoreSwap:
+        fields = {
+            "number": generation.number,
+            "members": list(generation.workers()),
+            "token": self.token,
+            "request_id": generation.request_id,
+        }
+        return StoreSwap(
+            purpose="generation",
+            key=GENERATION_KEY,
+            expected=self.generation_revision,
+            value=json.dumps(fields).encode(),
+            leased=False,
+        )
+
+    def current(self, number: int) -> bool:
+        adjustment = self.adjustment
+        target = adjustment.generation if adjustment else None
+        return target is not None and target.number == number

@@ -1,0 +1,135 @@
+"""What a machine may ask of its shell. A shell does exactly this and reports back by events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edl.protocol.messages import Happened, Message
+from edl.protocol.topology import Generation
+from edl.types import Address
+
+__all__ = [
+    "Announce",
+    "Begin",
+    "BuildGroup",
+    "Close",
+    "Dial",
+    "Dismiss",
+    "DropGroup",
+    "Effect",
+    "MayGo",
+    "OfferKey",
+    "Publish",
+    "Send",
+    "StoreSwap",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Send a message over one connection."""
+
+    peer: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dial:
+    """Open a connection; answered by PeerOpened or PeerClosed with the same number."""
+
+    peer: int
+    address: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Close a connection after what was sent."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSwap:
+    """Compare and swap in the store; answered by Swapped with the same purpose."""
+
+    purpose: str
+    key: str
+    expected: int
+    value: bytes | None
+    leased: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildGroup:
+    """Build the collective groups of a generation beside the present ones."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropGroup:
+    """Forget a generation's groups, built or half built."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferKey:
+    """Another member's rendezvous key for a group that is being built."""
+
+    generation: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce:
+    """Put this announcement in every step record from now on; generation 0 withdraws it."""
+
+    generation: int
+    switch_step: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Let the training thread enter a generation it has waited for."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dismiss:
+    """This worker is not wanted (any more); its script ends with status 0, or fails."""
+
+    why: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MayGo:
+    """Nothing keeps this process any more: what it knew is in other hands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Something an operator would tell a colleague."""
+
+    happened: Happened
+
+
+Effect = (
+    Send
+    | Dial
+    | Close
+    | StoreSwap
+    | BuildGroup
+    | DropGroup
+    | OfferKey
+    | Announce
+    | Begin
+    | Dismiss
+    | MayGo
+    | Publish
+)

@@ -1,0 +1,75 @@
+"""Candidate -> leader or follower, by compare-and-swap on one leased key.
+
+Owns: what this worker believes about the leader's key. Holds: only a worker that may lead
+contests a vacant key, and a follower whose leader still answers leaves the key to it: losing a
+lease is not death. The key's revision at the swap is the leader's fencing token.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from edl.errors import StoreError
+from edl.types import Address, WorkerId
+
+__all__ = ["LEADER_KEY", "Election", "Known", "read_leader", "write_leader"]
+
+LEADER_KEY = "leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A leader as the store names it."""
+
+    worker: WorkerId
+    address: Address
+    token: int
+
+
+def write_leader(worker: WorkerId, address: Address) -> bytes:
+    """The value of the leader's key."""
+    fields = {"worker": worker, "host": address.host, "port": address.port}
+    return json.dumps(fields, sort_keys=True).encode()
+
+
+def read_leader(value: bytes, revision: int) -> Known:
+    """The inverse of `write_leader`; a foreign value is the store's fault, not ours."""
+    try:
+        fields = json.loads(value)
+        address = Address(str(fields["host"]), int(fields["port"]))
+        return Known(worker=WorkerId(str(fields["worker"])), address=address, token=revision)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"the leader's key holds {value[:80]!r}, not an address") from error
+
+
+class Election:
+    """What one worker does about the leader's key."""
+
+    def __init__(self, *, me: WorkerId, address: Address, may_lead: bool) -> None:
+        self.me = me
+        self.address = address
+        self.may_lead = may_lead
+        self.known: Known | None = None
+        self.contesting = False
+
+    def saw(self, value: bytes | None, revision: int, *, leader_answers: bool) -> int | None:
+        """Take note of the key. Returns the revision to contest at, or None to leave it."""
+        if value is not None:
+            self.known = read_leader(value, revision)
+            return None
+        self.known = None
+        if not self.may_lead or leader_answers or self.contesting:
+            return None
+        self.contesting = True
+        return 0
+
+    def swapped(self, *, done: bool, value: bytes | None, revision: int) -> bool:
+        """The answer to our contest. True: this worker leads now, with `revision` as token."""
+        self.contesting = False
+        if value is not None:
+            self.known = read_leader(value, revision)
+        return done
+
+    def value(self) -> bytes:
+        return write_leader(self.me, self.address)

@@ -1,0 +1,161 @@
+"""What can happen to a worker's machines. Past tense: each says what was, not what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edl.protocol.messages import Message
+from edl.protocol.record import StepRecord
+
+__all__ = [
+    "ContextReady",
+    "Entered",
+    "Event",
+    "GroupFell",
+    "GroupStands",
+    "Heard",
+    "JobOver",
+    "KeyMade",
+    "LeaderSeen",
+    "PeerClosed",
+    "PeerOpened",
+    "StateSeen",
+    "StepCommitted",
+    "Swapped",
+    "SwitchDecided",
+    "Tick",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed; drives timeouts alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderSeen:
+    """The store's leader key as it stands now."""
+
+    value: bytes | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSeen:
+    """The store's word on the job as a whole; empty while it runs."""
+
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swapped:
+    """The store's answer to a StoreSwap."""
+
+    purpose: str
+    done: bool
+    value: bytes | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOpened:
+    peer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerClosed:
+    peer: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    peer: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextReady:
+    """The training thread has its model and data and waits to be let in."""
+
+    context_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMade:
+    """This worker's own rendezvous key for a group that is being built."""
+
+    generation: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStands:
+    number: int
+    build_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFell:
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCommitted:
+    """A step is committed on this worker. Only the leader's machines need every one of them."""
+
+    step: int  # how many are committed now
+    epoch: int
+    epochs: int
+    batch: int
+    samples: int
+    duration_s: float
+    records: tuple[StepRecord, ...]
+    report: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchDecided:
+    """The committed records say: the next step belongs to this generation (or to none)."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """The first step in a generation is committed on this worker."""
+
+    generation: int
+    step: int
+    transfer_s: float
+    transfer_bytes: int
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOver:
+    """Everybody committed the last step: the closing record says so."""
+
+    step: int
+
+
+Event = (
+    Tick
+    | LeaderSeen
+    | StateSeen
+    | Swapped
+    | PeerOpened
+    | PeerClosed
+    | Heard
+    | ContextReady
+    | KeyMade
+    | GroupStands
+    | GroupFell
+    | StepCommitted
+    | SwitchDecided
+    | Entered
+    | JobOver
+)

@@ -1,0 +1,118 @@
+"""The ledger of a job's data: what is done, what is next, and for whom.
+
+Every worker holds its own copy and changes it by committed step records only, so that workers
+which committed the same steps hold equal ledgers and a crashed leader takes nothing with it.
+This one serves map-style datasets: one global cursor, and step t is the next B positions of
+the epoch's order, split by rank. Holds: every sample of an epoch is used exactly once, and the
+order does not depend on how many workers there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edl.protocol.permutation import Permutation
+from edl.protocol.topology import split
+from edl.types import WorkerId
+
+__all__ = ["MapLedger", "Slice"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One worker's part of one step: positions of the epoch's order."""
+
+    epoch: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapLedger:
+    """Cursor over the epochs of a map-style dataset. Immutable: a commit makes the next one."""
+
+    samples: int
+    batch: int
+    seed: int
+    shuffle: bool
+    drop_last: bool
+    epochs: int  # 0: not limited by the ledger
+    epoch: int = 0
+    position: int = 0
+
+    def usable(self) -> int:
+        """How many samples of an epoch are used at all."""
+        return self.samples - self.samples % self.batch if self.drop_last else self.samples
+
+    def step_size(self) -> int:
+        """The aggregate batch of the next step: B, or what an epoch's end leaves of it."""
+        return min(self.batch, self.usable() - self.position)
+
+    def epoch_over(self) -> bool:
+        return self.position >= self.usable()
+
+    def job_over(self) -> bool:
+        return bool(self.epochs) and self.epoch >= self.epochs
+
+    def shares(self, carriers: Sequence[WorkerId]) -> dict[WorkerId, int]:
+        """How many samples each carrier uses in the next step."""
+        return dict(zip(carriers, split(self.step_size(), len(carriers)), strict=True))
+
+    def slice_of(self, worker: WorkerId, carriers: Sequence[WorkerId]) -> Slice:
+        """Where a carrier's samples of the next step lie."""
+        shares = self.shares(carriers)
+        before = sum(shares[other] for other in carriers[: carriers.index(worker)])
+        return Slice(epoch=self.epoch, start=self.position + before, count=shares[worker])
+
+    def order(self, epoch: int) -> Permutation | range:
+        """The epoch's order: a function of (seed, epoch) alone."""
+        if not self.shuffle:
+            return range(self.samples)
+        return Permutation(self.samples, seed=self.seed, epoch=epoch)
+
+    def indexes(self, part: Slice) -> list[int]:
+        """The dataset's indexes behind a slice."""
+        order = self.order(part.epoch)
+        return [order[position] for position in range(part.start, part.start + part.count)]
+
+    def committed(self, used: Mapping[WorkerId, int]) -> MapLedger:
+        """The ledger after a step in which these samples were used."""
+        total = sum(used.values())
+        if total != self.step_size():
+            raise ValueError(
+                f"a step used {total} samples where the ledger has {self.step_size()} "
+                f"(epoch {self.epoch}, position {self.position})"
+            )
+        return replace(self, position=self.position + total)
+
+    def next_epoch(self) -> MapLedger:
+        """The ledger at the start of the next epoch; what was left of this one stays unused."""
+        return replace(self, epoch=self.epoch + 1, position=0)
+
+    def snapshot(self) -> dict[str, int]:
+        """The ledger as plain numbers, for a newcomer or a checkpoint."""
+        return {
+            "samples": self.samples,
+            "batch": self.batch,
+            "seed": self.seed,
+            "shuffle": int(self.shuffle),
+            "drop_last": int(self.drop_last),
+            "epochs": self.epochs,
+            "epoch": self.epoch,
+            "position": self.position,
+        }
+
+    @staticmethod
+    def restored(values: Mapping[str, int]) -> MapLedger:
+        plain = dict(values)
+        return MapLedger(
+            samples=plain["samples"],
+            batch=plain["batch"],
+            seed=plain["seed"],
+            shuffle=bool(plain["shuffle"]),
+            drop_last=bool(plain["drop_last"]),
+            epochs=plain["epochs"],
+            epoch=plain["epoch"],
+            position=plain["position"],
+        )

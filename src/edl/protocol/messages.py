@@ -1,0 +1,365 @@
+"""What travels between processes, in the order of a job's life.
+
+Plain values: the codec lives in `wire/`. Every message carries a `request_id` or a `generation`,
+so that a stale one is recognised and dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edl.protocol.tale import (
+    AdjustmentRecord,
+    AdjustmentStatus,
+    Happened,
+    OpenSwitch,
+    Parts,
+    WorkerStatus,
+)
+from edl.protocol.topology import Generation
+from edl.types import Gpu, Member, WorkerId
+
+
+# -- a worker arrives ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """A new worker's background thread has found the leader."""
+
+    member: Member
+    request_id: str  # the scale-out it belongs to; empty for the founders
+    process_start_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hail:
+    """A worker of this generation says hello to a leader it was not connected to."""
+
+    worker: WorkerId
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """This worker is not expected. `finished`: because the job is over, which is no fault."""
+
+    request_id: str
+    reason: str
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A new worker has prepared its context: imports, model, data."""
+
+    worker: WorkerId
+    request_id: str
+    context_s: float
+
+
+# -- a generation is made --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Build this generation's groups beside the present ones."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousKey:
+    """One key of a group's rendezvous, relayed by the leader to the other members."""
+
+    generation: int
+    worker: WorkerId
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBuilt:
+    generation: int
+    worker: WorkerId
+    build_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFailed:
+    generation: int
+    worker: WorkerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """A prepared generation will not be. `finished`: because the job is over."""
+
+    generation: int
+    request_id: str
+    why: str
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Founded:
+    """The founding generation is in the store: training may begin."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switched:
+    """A worker has committed its first step in a generation."""
+
+    generation: int
+    worker: WorkerId
+    step: int
+    transfer_s: float
+    transfer_bytes: int
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaving:
+    """A worker has committed its last step and goes."""
+
+    generation: int
+    worker: WorkerId
+
+
+# -- the leader changes ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """Everything a leader knows that is not in the ledger, for its successor."""
+
+    generation: Generation
+    leader_revision: int
+    generation_revision: int
+    last_number: int
+    seq: int
+    stopping: str
+    answers: tuple[tuple[str, str, str], ...]  # request id, kind of answer, text
+    records: tuple[AdjustmentRecord, ...]
+    recent: tuple[Happened, ...]
+    open_switch: OpenSwitch | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverTaken:
+    """The successor has it all; the old leader may go."""
+
+    generation: int
+    worker: WorkerId
+
+
+# -- requests from outside, and their answers -----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joiner:
+    worker: WorkerId
+    slot: Gpu
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOut:
+    """Add workers. The requester starts their processes once it hears Accepted."""
+
+    request_id: str
+    joiners: tuple[Joiner, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleIn:
+    """Remove workers: by id, by slot, or any `count` of them."""
+
+    request_id: str
+    workers: tuple[WorkerId, ...]
+    gpus: tuple[Gpu, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopJob:
+    """Everybody leaves at the next boundary."""
+
+    request_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnded:
+    """The launcher saw a worker's process end."""
+
+    request_id: str
+    worker: WorkerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskStatus:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe:
+    """Send every event after this number, now and as they happen."""
+
+    request_id: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Not now: ask again with the same request id."""
+
+    request_id: str
+    reason: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Never, as asked."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adjusted:
+    """The adjustment is complete."""
+
+    request_id: str
+    record: AdjustmentRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """The adjustment was given up; the job is as it was."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The job ended first."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotLeader:
+    """Ask whoever the store names."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    request_id: str
+    state: str
+    step: int
+    epoch: int
+    epochs: int
+    generation: int
+    batch: int
+    throughput: float
+    step_s: float
+    workers: tuple[WorkerStatus, ...]
+    adjustment: AdjustmentStatus | None
+    report: dict[str, float]
+    adjustments: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    request_id: str
+    events: tuple[Happened, ...]
+
+
+Message = (
+    Register
+    | Hail
+    | Rejected
+    | Ready
+    | Prepare
+    | RendezvousKey
+    | GroupBuilt
+    | GroupFailed
+    | Undo
+    | Founded
+    | Switched
+    | Leaving
+    | Handover
+    | HandoverTaken
+    | ScaleOut
+    | ScaleIn
+    | StopJob
+    | ProcessEnded
+    | AskStatus
+    | Subscribe
+    | Accepted
+    | Retry
+    | Refusal
+    | Adjusted
+    | Undone
+    | Finished
+    | NotLeader
+    | Status
+    | Events
+)
+
+MESSAGES: tuple[type, ...] = Message.__args__
+
+__all__ = [
+    "MESSAGES",
+    "Accepted",
+    "Adjusted",
+    "AdjustmentRecord",
+    "AdjustmentStatus",
+    "AskStatus",
+    "Events",
+    "Finished",
+    "Founded",
+    "GroupBuilt",
+    "GroupFailed",
+    "Hail",
+    "Handover",
+    "HandoverTaken",
+    "Happened",
+    "Joiner",
+    "Leaving",
+    "Message",
+    "NotLeader",
+    "OpenSwitch",
+    "Parts",
+    "Prepare",
+    "ProcessEnded",
+    "Ready",
+    "Refusal",
+    "Register",
+    "Rejected",
+    "RendezvousKey",
+    "Retry",
+    "ScaleIn",
+    "ScaleOut",
+    "Status",
+    "StopJob",
+    "Subscribe",
+    "Switched",
+    "Undo",
+    "Undone",
+    "WorkerStatus",
+]

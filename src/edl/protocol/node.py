@@ -1,0 +1,317 @@
+"""One worker's control machines as a whole: election, worker, and leader if it leads.
+
+The shell (`runtime/agent.py`) and the seeded world drive this same class. Owns: which connection
+leads to the leader, and messages for a leader that is about to be. Holds: a worker that leads
+talks to itself by the same messages as the others, over the connection number 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from edl.config import Settings
+from edl.protocol import messages as m
+from edl.protocol.effects import Close, Dial, Effect, MayGo, Send, StoreSwap
+from edl.protocol.election import LEADER_KEY, Election
+from edl.protocol.events import (
+    ContextReady,
+    Entered,
+    Event,
+    GroupFell,
+    GroupStands,
+    Heard,
+    JobOver,
+    KeyMade,
+    LeaderSeen,
+    PeerClosed,
+    PeerOpened,
+    StateSeen,
+    StepCommitted,
+    Swapped,
+    SwitchDecided,
+    Tick,
+)
+from edl.protocol.leader import Leader
+from edl.protocol.worker import Worker
+from edl.types import Address, Member, WorkerId
+
+__all__ = ["LOCAL", "Node"]
+
+# The connection of a leader to itself.
+LOCAL = 0
+
+_REQUESTS = (m.ScaleOut, m.ScaleIn, m.StopJob, m.AskStatus, m.Subscribe, m.ProcessEnded)
+_FOR_LEADER = (
+    m.Register,
+    m.Hail,
+    m.Ready,
+    m.RendezvousKey,
+    m.GroupBuilt,
+    m.GroupFailed,
+    m.Switched,
+    m.Leaving,
+)
+_EARLY_LIMIT = 10_000
+_REDIAL_S = 0.2
+
+
+class Node:
+    """Event in, effects out."""
+
+    def __init__(
+        self,
+        *,
+        me: Member,
+        request_id: str,
+        founders: int,
+        settings: Settings,
+        process_start_s: float = 0.0,
+    ) -> None:
+        self.me = me
+        self.settings = settings
+        self.founders = founders
+        self.worker = Worker(me=me, request_id=request_id, process_start_s=process_start_s)
+        # Newcomers may not contest the key: they know nothing that could be led.
+        self.election = Election(me=me.worker, address=me.address, may_lead=not request_id)
+        self.leader: Leader | None = None
+        self.following: WorkerId | None = None
+        self._link: int | None = None
+        self._link_open = False
+        self._address: Address | None = None
+        self._redial_at: float | None = None
+        self._next_peer = -1
+        self._early: deque[tuple[int, m.Message]] = deque()
+        self._past: m.Handover | None = None
+        self._predecessor: int | None = None
+        self._may_go = False
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """Everything this worker's control side does about one event."""
+        effects = self._on(event, now)
+        return self._settle(effects, now)
+
+    # -- routing ---------------------------------------------------------------------------
+
+    def _on(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case Tick():
+                return self._on_tick(now)
+            case Heard(peer=peer, message=message):
+                return self._on_heard(peer, message, now)
+            case LeaderSeen(value=value, revision=revision):
+                return self._on_leader_seen(value, revision, now)
+            case StateSeen(value=value) if value:
+                return self.worker.dismiss(f"the job is {value.decode()}", failed=False)
+            case Swapped():
+                return self._on_swapped(event, now)
+            case PeerOpened(peer=peer):
+                return self._on_opened(peer)
+            case PeerClosed(peer=peer, why=why):
+                return self._on_closed(peer, why, now)
+            case ContextReady(context_s=context_s):
+                self.worker.on_context_ready(context_s)
+            case KeyMade(generation=number, key=key, value=value):
+                self.worker.on_key_made(number, key, value)
+            case GroupStands(number=number, build_s=build_s):
+                return self.worker.on_group_stands(number, build_s)
+            case GroupFell(number=number, why=why):
+                self.worker.on_group_fell(number, why)
+            case StepCommitted():
+                return self.leader.on_step_committed(event, now) if self.leader else []
+            case SwitchDecided():
+                return self._on_switch_decided(event, now)
+            case Entered():
+                self._on_entered(event)
+            case JobOver():
+                if self.leader:
+                    return self.leader.on_job_over(now)
+                return self._release()
+        return []
+
+    def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Deliver what a leader and its own worker say to each other, until both are silent."""
+        done: list[Effect] = []
+        queue = deque(effects)
+        while True:
+            for message in self.worker.take():
+                queue.append(Send(peer=LOCAL if self._leads() else self._linked(), message=message))
+            if not queue:
+                return done
+            effect = queue.popleft()
+            if isinstance(effect, Send) and effect.peer == LOCAL:
+                if isinstance(effect.message, _FOR_LEADER) and self.leader is not None:
+                    reaction = self.leader.on_message(LOCAL, effect.message, now)
+                    relayed = isinstance(effect.message, m.RendezvousKey)
+                    if relayed and effect.message.worker != self.me.worker:  # type: ignore[union-attr]
+                        reaction = self.worker.on_message(effect.message)
+                else:
+                    reaction = self.worker.on_message(effect.message)
+                queue.extendleft(reversed(reaction))
+            elif isinstance(effect, MayGo):
+                done += self._release()
+            else:
+                done.append(effect)
+
+    def _leads(self) -> bool:
+        return self.leader is not None and self.following == self.me.worker
+
+    def _linked(self) -> int:
+        assert self._link is not None
+        return self._link
+
+    def _release(self) -> list[Effect]:
+        if self._may_go:
+            return []
+        self._may_go = True
+        return [MayGo()]
+
+    # -- finding and following a leader ----------------------------------------------------
+
+    def _on_leader_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
+        answers = self._link_open or self.leader is not None
+        at = self.election.saw(value, revision, leader_answers=answers)
+        if at is not None or (value is None and self.leader is not None):
+            return [self._contest(expected=0)]
+        known = self.election.known
+        if known is None or known.worker == self.me.worker:
+            return []
+        if self.leader is not None and known.token < self.leader.token:
+            return []
+        if self.leader is not None:
+            self.leader = None
+        return self._follow(known.worker, known.address)
+
+    def _contest(self, *, expected: int) -> StoreSwap:
+        self.election.contesting = True
+        return StoreSwap(
+            purpose="leader",
+            key=LEADER_KEY,
+            expected=expected,
+            value=self.election.value(),
+            leased=True,
+        )
+
+    def _on_swapped(self, event: Swapped, now: float) -> list[Effect]:
+        if event.purpose != "leader":
+            return self.leader.on_swapped(event, now) if self.leader else []
+        won = self.election.swapped(done=event.done, value=event.value, revision=event.revision)
+        if won:
+            return self._lead(event.revision, now)
+        if event.value is None and self._past is not None:
+            # The old leader's lease lapsed before we took its key: it is vacant, take it so.
+            return [self._contest(expected=0)]
+        known = self.election.known
+        if known is not None and known.worker != self.me.worker:
+            return self._follow(known.worker, known.address)
+        return []
+
+    def _lead(self, token: int, now: float) -> list[Effect]:
+        if self.leader is not None:
+            self.leader.conductor.token = token
+            return []
+        self.leader = Leader(
+            me=self.me.worker,
+            token=token,
+            settings=self.settings,
+            founders=self.founders,
+            peer=LOCAL,
+        )
+        effects: list[Effect] = []
+        if self._link is not None:
+            effects.append(Close(peer=self._link))
+        self.following, self._link, self._link_open = self.me.worker, LOCAL, True
+        if self._past is not None:
+            effects += self.leader.take_over(self._past, now)
+            taken = m.HandoverTaken(generation=self._past.generation.number, worker=self.me.worker)
+            if self._predecessor is not None:
+                effects.append(Send(peer=self._predecessor, message=taken))
+            self._past = None
+        self.worker.on_linked()
+        while self._early:
+            peer, message = self._early.popleft()
+            effects += self.leader.on_message(peer, message, now)
+        return effects
+
+    def _follow(self, worker: WorkerId, address: Address) -> list[Effect]:
+        if self.following == worker and self._link is not None:
+            return []
+        effects: list[Effect] = []
+        if self._link is not None and self._link != LOCAL:
+            effects.append(Close(peer=self._link))
+        self.worker.on_unlinked()
+        self.following, self._address = worker, address
+        return [*effects, self._dial()]
+
+    def _dial(self) -> Dial:
+        assert self._address is not None
+        self._link, self._link_open, self._redial_at = self._next_peer, False, None
+        self._next_peer -= 1
+        return Dial(peer=self._link, address=self._address)
+
+    def _on_opened(self, peer: int) -> list[Effect]:
+        if peer == self._link:
+            self._link_open = True
+            self.worker.on_linked()
+        return []
+
+    def _on_closed(self, peer: int, why: str, now: float) -> list[Effect]:
+        if peer == self._link:
+            self.worker.on_unlinked()
+            self._link, self._link_open = None, False
+            self._redial_at = now + _REDIAL_S
+            return []
+        return self.leader.on_peer_closed(peer, why, now) if self.leader else []
+
+    def _on_tick(self, now: float) -> list[Effect]:
+        if self._redial_at is not None and now >= self._redial_at and self._address:
+            return [self._dial()]
+        return self.leader.on_tick(now) if self.leader else []
+
+    # -- messages --------------------------------------------------------------------------
+
+    def _on_heard(self, peer: int, message: m.Message, now: float) -> list[Effect]:
+        if isinstance(message, m.Handover):
+            self._past, self._predecessor = message, peer
+            return [self._contest(expected=message.leader_revision)]
+        if isinstance(message, m.HandoverTaken):
+            self.leader = None
+            return self._release()
+        from_leader = peer == self._link
+        if from_leader:
+            return self.worker.on_message(message)
+        if self.leader is not None:
+            return self.leader.on_message(peer, message, now)
+        if isinstance(message, _REQUESTS):
+            return [Send(peer=peer, message=m.NotLeader(request_id=message.request_id))]
+        if isinstance(message, _FOR_LEADER) and len(self._early) < _EARLY_LIMIT:
+            self._early.append((peer, message))
+        return []
+
+    # -- the training thread ---------------------------------------------------------------
+
+    def _on_switch_decided(self, event: SwitchDecided, now: float) -> list[Effect]:
+        led = self.leader is not None
+        target = self.worker.on_switch_decided(event.generation)
+        effects: list[Effect] = []
+        if self.leader is not None:
+            effects += self.leader.on_switch_decided(event.generation, event.step, now)
+        if target is None:
+            # A leader goes when its successor has taken over; anyone else goes at once.
+            return effects if led else [*effects, *self._release()]
+        self.election.may_lead = True
+        if target.leader != self.following and target.leader != self.me.worker:
+            successor = target.member(target.leader)
+            effects += self._follow(successor.worker, successor.address)
+        return effects
+
+    def _on_entered(self, event: Entered) -> None:
+        self.election.may_lead = True
+        said = m.Switched(
+            generation=event.generation,
+            worker=self.me.worker,
+            step=event.step,
+            transfer_s=event.transfer_s,
+            transfer_bytes=event.transfer_bytes,
+            stop_s=event.stop_s,
+        )
+        self.worker.on_entered(said)

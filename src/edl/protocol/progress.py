@@ -1,0 +1,180 @@
+"""How far this worker is, and what a round of records means for it.
+
+The training thread's own machine: it plans a step, judges the round that opened it, and commits
+it. Everything here is a function of records that everyone saw, so every worker of a generation
+comes to the same verdict at the same step. Holds: a switch announced in the record of step t-1
+happens at t for everybody; a step in which anyone left the loop counts for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edl.errors import UsageError
+from edl.protocol.ledger import MapLedger, Slice
+from edl.protocol.record import STOP, Announcement, Kind, StepRecord, loudest
+from edl.protocol.topology import Generation
+from edl.types import WorkerId
+
+__all__ = ["Progress", "Round", "StepPlan", "Verdict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """One worker's part in one step."""
+
+    step: int
+    generation: int
+    rank: int
+    size: int
+    part: Slice | None  # None: no share in this step; a stand-in batch is run instead
+    total: int
+
+    @property
+    def count(self) -> int:
+        return self.part.count if self.part is not None else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What a round of records says: go on, or the loop (or the job) is over."""
+
+    go: bool
+    closed: bool
+    ended: bool
+    samples: dict[WorkerId, int]
+
+    def weight(self, worker: WorkerId) -> float:
+        """This worker's part of the step's gradient."""
+        total = sum(self.samples.values())
+        return self.samples.get(worker, 0) / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What happens at the boundary after a committed step."""
+
+    switch_to: Generation | None = None
+    leave: bool = False
+    stop: bool = False
+
+
+class Progress:
+    """Step, generation and ledger of one worker."""
+
+    def __init__(self, *, me: WorkerId, generation: Generation, ledger: MapLedger) -> None:
+        self.me = me
+        self.generation = generation
+        self.ledger = ledger
+        self.step = 0
+        self.entering = True  # the next step is the first one of this generation
+        self.ended = False
+        self._prepared: dict[int, Generation] = {}
+
+    # -- generations -----------------------------------------------------------------------
+
+    def prepare(self, generation: Generation) -> None:
+        """A later generation whose group stands ready."""
+        self._prepared[generation.number] = generation
+
+    def withdraw(self, number: int) -> None:
+        """A prepared generation that will not be."""
+        self._prepared.pop(number, None)
+
+    def verdict(self, records: Sequence[StepRecord]) -> Verdict:
+        """What the latest round announces for the step that comes next."""
+        word = loudest(records)
+        if word is None or word.switch_step > self.step:
+            return Verdict()
+        if word.generation == STOP:
+            return Verdict(stop=True, leave=True)
+        if word.generation <= self.generation.number:
+            return Verdict()
+        target = self._announced(word)
+        return Verdict(switch_to=target, leave=self.me not in target)
+
+    def enter(self, generation: Generation) -> None:
+        """Move to a generation; the next step is its first."""
+        self.generation = generation
+        self.entering = True
+        for number in [n for n in self._prepared if n <= generation.number]:
+            del self._prepared[number]
+
+    def _announced(self, word: Announcement) -> Generation:
+        target = self._prepared.get(word.generation)
+        if target is None:
+            raise AssertionError(
+                f"generation {word.generation} is announced for step {word.switch_step} "
+                f"but {self.me} never prepared it (has {sorted(self._prepared)})"
+            )
+        return target
+
+    # -- steps -----------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan:
+        """This worker's part of the next step, by the present generation."""
+        carriers = self.generation.carriers(entering=self.entering)
+        part = self.ledger.slice_of(self.me, carriers) if self.me in carriers else None
+        return StepPlan(
+            step=self.step,
+            generation=self.generation.number,
+            rank=self.generation.rank(self.me),
+            size=self.generation.size,
+            part=part if part is not None and part.count else None,
+            total=self.ledger.step_size(),
+        )
+
+    def judge(self, records: Sequence[StepRecord]) -> Round:
+        """What a round means. Mixed rounds are the script's doing; they never hang anyone."""
+        kinds = {record.kind for record in records}
+        ended, closed = Kind.END in kinds, Kind.CLOSE in kinds
+        if Kind.REDUCE in kinds and kinds != {Kind.REDUCE}:
+            raise UsageError(self._mixed(records))
+        if Kind.REDUCE in kinds and len({(r.detail, r.step) for r in records}) > 1:
+            raise UsageError(self._mixed(records))
+        for record in records:
+            if record.kind == Kind.STEP and record.step != self.step:
+                raise AssertionError(f"{self.me} is at step {self.step}, a peer at {record.step}")
+        workers = self.generation.workers()
+        samples = {w: r.samples for w, r in zip(workers, records, strict=True)}
+        return Round(go=not (ended or closed), closed=closed, ended=ended, samples=samples)
+
+    def commit(self, decided: Round) -> None:
+        """The step is done here: gradients and records are complete."""
+        self.ledger = self.ledger.committed(decided.samples)
+        self.step += 1
+        self.entering = False
+
+    def close(self) -> None:
+        """The loop over this epoch is over, by its end or by a `break`."""
+        self.ledger = self.ledger.next_epoch()
+
+    def _mixed(self, records: Sequence[StepRecord]) -> str:
+        said = ", ".join(
+            f"{w} {Kind(r.kind).name.lower()} at step {r.step}"
+            for w, r in zip(self.generation.workers(), records, strict=True)
+        )
+        return (
+            f"workers called different things at the same point ({said}); every worker must "
+            "call edl.all_reduce with the same shape, dtype and op, and equally often"
+        )
+
+    # -- what a newcomer receives -----------------------------------------------------------
+
+    def snapshot(self) -> dict[str, int]:
+        """Step and ledger as plain numbers."""
+        return {"step": self.step, **self.ledger.snapshot()}
+
+    def adopt(self, values: dict[str, int]) -> None:
+        """Take over the source's step and ledger; the dataset must be the same one."""
+        theirs = MapLedger.restored(values)
+        mine = self.ledger
+        if (theirs.samples, theirs.batch) != (mine.samples, mine.batch):
+            raise UsageError(
+                f"{self.me} has a dataset of {mine.samples} samples with batch_size "
+                f"{mine.batch}, the job one of {theirs.samples} with {theirs.batch}; "
+                "every worker must open the same data"
+            )
+        self.ledger = theirs
+        self.step = values["step"]

@@ -1,0 +1,76 @@
+"""The step record: what every worker says in-band at every step.
+
+Control travels inside a collective because a collective already is a barrier that everyone
+passes or nobody does: no message can be late. One exchange of records is a round. Owns: the
+fields, their order on the wire (fixed-size int64) and what an announcement means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+__all__ = ["FIELDS", "STOP", "Announcement", "Kind", "StepRecord", "loudest", "pack", "unpack"]
+
+# Announced instead of a generation's number: everybody leaves, the job ends here.
+STOP = -1
+
+
+class Kind(IntEnum):
+    """Why a worker takes part in a round."""
+
+    STEP = 1
+    JOIN = 2  # a newcomer's first round: it learns the step from the others
+    CLOSE = 3  # the training loop is over on this worker, by its end or by `break`
+    REDUCE = 4  # the user's own all_reduce
+    END = 5  # shutdown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One worker's line in a round. Every field is an integer of at most 63 bits."""
+
+    kind: int
+    step: int
+    samples: int  # how many this worker uses in this step
+    want: int  # how many ranges it wants next
+    compute_us: int  # how long its last compute took
+    leaving: int  # 1: it asks to leave, as after SIGTERM
+    ahead: int  # how many batches its loader has fetched beyond this one
+    next_generation: int  # 0: none announced
+    switch_step: int
+    token: int  # fencing token of whoever announces
+    detail: int  # what is reduced, so that two different calls never meet
+
+
+FIELDS = tuple(field.name for field in fields(StepRecord))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """The leader's word on what comes next; repeated in every record until it happens."""
+
+    generation: int
+    switch_step: int
+    token: int
+
+
+def pack(record: StepRecord) -> list[int]:
+    """The record as the integers that travel, in the order of FIELDS."""
+    return [int(getattr(record, name)) for name in FIELDS]
+
+
+def unpack(values: Sequence[int]) -> StepRecord:
+    """The inverse of `pack`."""
+    return StepRecord(**dict(zip(FIELDS, values, strict=True)))
+
+
+def loudest(records: Iterable[StepRecord]) -> Announcement | None:
+    """The announcement that counts in a round: the one with the highest token."""
+    best = max(records, key=lambda record: record.token if record.next_generation else -1)
+    if not best.next_generation:
+        return None
+    return Announcement(
+        generation=best.next_generation, switch_step=best.switch_step, token=best.token
+    )

@@ -1,0 +1,136 @@
+"""Who asked for what, and what they were told.
+
+Holds: the same request id always gets the same final answer, however often and over however many
+connections it is asked, and also from the next leader.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from edl.config import Settings
+from edl.protocol.messages import (
+    Adjusted,
+    AdjustmentRecord,
+    Finished,
+    Refusal,
+    ScaleIn,
+    ScaleOut,
+    Undone,
+)
+from edl.protocol.topology import Generation
+from edl.types import WorkerId
+
+__all__ = ["Final", "Requests", "choose_leavers", "scale_out_fault"]
+
+Final = Refusal | Adjusted | Undone | Finished
+
+_REMEMBERED = 512
+
+
+class Requests:
+    """Open requesters and given answers."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[str, Final] = OrderedDict()
+        self._waiting: dict[str, list[int]] = {}
+
+    def answered(self, request_id: str) -> Final | None:
+        return self._answers.get(request_id)
+
+    def await_answer(self, request_id: str, peer: int) -> None:
+        listeners = self._waiting.setdefault(request_id, [])
+        if peer not in listeners:
+            listeners.append(peer)
+
+    def open_ids(self) -> list[str]:
+        return list(self._waiting)
+
+    def settle(self, answer: Final) -> list[int]:
+        """Remember the final answer; returns everyone who waits for it."""
+        self._answers[answer.request_id] = answer
+        while len(self._answers) > _REMEMBERED:
+            self._answers.popitem(last=False)
+        return self._waiting.pop(answer.request_id, [])
+
+    def forget(self, peer: int) -> None:
+        """A connection closed; its request goes on without it."""
+        for listeners in self._waiting.values():
+            if peer in listeners:
+                listeners.remove(peer)
+
+    def memory(self) -> tuple[tuple[str, str, str], ...]:
+        """Every answer without a record of its own, for the next leader."""
+        return tuple(
+            (request_id, type(answer).__name__, answer.reason)
+            for request_id, answer in self._answers.items()
+            if not isinstance(answer, Adjusted)
+        )
+
+    def restore(
+        self,
+        answers: tuple[tuple[str, str, str], ...],
+        records: tuple[AdjustmentRecord, ...],
+    ) -> None:
+        """Take over what the old leader had answered."""
+        kinds: dict[str, type[Refusal] | type[Undone] | type[Finished]] = {
+            "Refusal": Refusal,
+            "Undone": Undone,
+            "Finished": Finished,
+        }
+        for request_id, kind, reason in answers:
+            self._answers[request_id] = kinds[kind](request_id=request_id, reason=reason)
+        for record in records:
+            self._answers[record.request_id] = Adjusted(request_id=record.request_id, record=record)
+
+
+def scale_out_fault(generation: Generation, message: ScaleOut, settings: Settings) -> str:
+    """Why a scale-out can never be granted as asked; empty if it can."""
+    size, limit, add = generation.size, settings.max_workers, len(message.joiners)
+    if not add:
+        return "scale_out of 0 workers; give at least one"
+    members = set(generation.workers())
+    for joiner in message.joiners:
+        if joiner.worker in members:
+            return f"worker {joiner.worker} is in the job already; start a new one"
+    if limit and size + add > limit:
+        room = max(0, limit - size)
+        return f"{size} workers and {add} more are over --max {limit}; add at most {room}"
+    return ""
+
+
+def choose_leavers(
+    generation: Generation, message: ScaleIn, settings: Settings
+) -> tuple[tuple[WorkerId, ...], str]:
+    """Who leaves, or why nobody can. Without names the highest ranks go, the leader last."""
+    members = generation.workers()
+    by_slot = {str(member.slot): member.worker for member in generation.members}
+    chosen: list[WorkerId] = []
+    for worker in message.workers:
+        if worker not in members:
+            have = ", ".join(members)
+            return (), f"worker {worker!r} is not in the job; it has {have}"
+        chosen.append(worker)
+    for gpu in message.gpus:
+        if str(gpu) not in by_slot:
+            have = ", ".join(sorted(by_slot))
+            return (), f"slot {gpu} has no worker of this job; it has {have}"
+        chosen.append(by_slot[str(gpu)])
+    if message.count:
+        rest = [w for w in reversed(members) if w not in chosen and w != generation.leader]
+        if generation.leader not in chosen:
+            rest.append(generation.leader)
+        chosen += rest[: message.count]
+    leavers = tuple(dict.fromkeys(chosen))
+    if not leavers:
+        return (), "scale_in of 0 workers; give at least one"
+    asked = len(leavers) if not message.count else max(len(leavers), message.count)
+    left = len(members) - asked
+    if left < 1:
+        return (), (
+            f"removing {asked} of {len(members)} workers leaves none; "
+            "keep at least one, or end the job with `edl stop`"
+        )
+    if left < settings.min_workers:
+        return (), f"{left} workers would be under --min {settings.min_workers}"
+    return leavers, ""

@@ -1,0 +1,107 @@
+"""Who is in a generation, in which order, and who carries how much of a batch.
+
+Owns: Generation and the pure functions that draw the next one and split a batch. Holds: the
+order of the stayers never changes, newcomers come last, and shares add up to the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edl.types import Member, WorkerId
+
+__all__ = ["Generation", "draw_first", "draw_next", "split"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One membership of the job. The number is never used again, not even after an undo."""
+
+    number: int
+    members: tuple[Member, ...]
+    newcomers: tuple[WorkerId, ...]  # they receive state from `source` when they enter
+    source: WorkerId
+    leader: WorkerId
+    founding: bool  # the first one: its newcomers carry their share at once
+    token: int
+    request_id: str
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def workers(self) -> tuple[WorkerId, ...]:
+        return tuple(member.worker for member in self.members)
+
+    def rank(self, worker: WorkerId) -> int:
+        return self.workers().index(worker)
+
+    def member(self, worker: WorkerId) -> Member:
+        return self.members[self.rank(worker)]
+
+    def __contains__(self, worker: object) -> bool:
+        return any(member.worker == worker for member in self.members)
+
+    def carriers(self, *, entering: bool) -> tuple[WorkerId, ...]:
+        """Who carries a share. Newcomers enter their first step with weight zero."""
+        if not entering or self.founding:
+            return self.workers()
+        return tuple(worker for worker in self.workers() if worker not in self.newcomers)
+
+
+def draw_first(
+    members: Iterable[Member], *, number: int, leader: WorkerId, token: int
+) -> Generation:
+    """The founding generation: everybody takes the leader's state, so unseeded scripts work."""
+    ordered = sorted(members, key=lambda m: (m.worker != leader, _natural(m.worker)))
+    return Generation(
+        number=number,
+        members=tuple(ordered),
+        newcomers=tuple(m.worker for m in ordered if m.worker != leader),
+        source=leader,
+        leader=leader,
+        founding=True,
+        token=token,
+        request_id="",
+    )
+
+
+def draw_next(
+    current: Generation,
+    *,
+    number: int,
+    joiners: Iterable[Member],
+    leavers: Iterable[WorkerId],
+    token: int,
+    request_id: str,
+) -> Generation:
+    """The generation after one adjustment. Its leader is the present one, or the first stayer."""
+    gone = set(leavers)
+    stayers = [member for member in current.members if member.worker not in gone]
+    if not stayers:
+        raise ValueError("a generation needs at least one worker that stays")
+    arriving = sorted(joiners, key=lambda m: _natural(m.worker))
+    leader = current.leader if current.leader not in gone else stayers[0].worker
+    return Generation(
+        number=number,
+        members=(*stayers, *arriving),
+        newcomers=tuple(m.worker for m in arriving),
+        # One sender only: two would halve each other's bandwidth.
+        source=stayers[0].worker,
+        leader=leader,
+        founding=False,
+        token=token,
+        request_id=request_id,
+    )
+
+
+def split(total: int, parts: int) -> tuple[int, ...]:
+    """Shares that differ by at most one and add up to `total`, the larger ones first."""
+    base, extra = divmod(total, parts)
+    return tuple(base + (1 if index < extra else 0) for index in range(parts))
+
+
+def _natural(worker: WorkerId) -> tuple[int, str]:
+    # w10 after w9: by length first, then by text.
+    return (len(worker), worker)

@@ -1,0 +1,81 @@
+"""The leader's voice: to its workers, to requesters, and to whoever follows the events.
+
+Owns: which connection is whose, the answers given, the chronicle. Builds effects only; what to
+say is decided in `leader.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edl.protocol.chronicle import Chronicle
+from edl.protocol.effects import Effect, Publish, Send
+from edl.protocol.messages import Accepted, Events, Message, Retry
+from edl.protocol.requests import Final, Requests
+from edl.types import WorkerId
+
+__all__ = ["Voice"]
+
+
+class Voice:
+    """Who hears what."""
+
+    def __init__(self) -> None:
+        self.peers: dict[WorkerId, int] = {}
+        self.requests = Requests()
+        self.chronicle = Chronicle()
+        self.generation = 0
+        self.step = 0
+
+    def tell(self, what: str, request_id: str = "", /, **fields: str | int | float) -> list[Effect]:
+        """One line for operators, to the log and to every subscriber."""
+        happened = self.chronicle.write(
+            what=what,
+            request_id=request_id,
+            generation=self.generation,
+            step=self.step,
+            fields=fields,
+        )
+        news: list[Effect] = [Publish(happened=happened)]
+        for peer, subscription in self.chronicle.subscribers():
+            line = Events(request_id=subscription, events=(happened,))
+            news.append(Send(peer=peer, message=line))
+        return news
+
+    def to(self, workers: Iterable[WorkerId], message: Message) -> list[Effect]:
+        """The same message to each of these workers that is connected."""
+        return [
+            Send(peer=self.peers[worker], message=message)
+            for worker in sorted(workers)
+            if worker in self.peers
+        ]
+
+    def accept(self, request_id: str, peer: int) -> list[Effect]:
+        self.requests.await_answer(request_id, peer)
+        return [Send(peer=peer, message=Accepted(request_id=request_id))]
+
+    def retry(self, request_id: str, peer: int, reason: str, after_s: float) -> list[Effect]:
+        answer = Retry(request_id=request_id, reason=reason, after_s=after_s)
+        return [Send(peer=peer, message=answer)]
+
+    def final(self, answer: Final, peer: int | None = None) -> list[Effect]:
+        """One final answer per request id, to everyone who asked under it."""
+        listeners = self.requests.settle(answer)
+        if peer is not None and peer not in listeners:
+            listeners.append(peer)
+        return [Send(peer=listener, message=answer) for listener in listeners]
+
+    def subscribe(self, peer: int, request_id: str, since: int) -> list[Effect]:
+        events = self.chronicle.since(since)
+        self.chronicle.subscribe(peer, request_id)
+        return [Send(peer=peer, message=Events(request_id=request_id, events=events))]
+
+    def on_closed(self, peer: int) -> WorkerId | None:
+        """A connection closed; returns the worker it belonged to."""
+        self.requests.forget(peer)
+        self.chronicle.unsubscribe(peer)
+        for worker, link in list(self.peers.items()):
+            if link == peer:
+                del self.peers[worker]
+                return worker
+        return None

@@ -1,0 +1,180 @@
+"""The control side of one worker: joining -> ready -> training -> leaving.
+
+Owns: the link to the leader and what is waiting to be said over it. Knows nothing of steps; the
+training thread's `Progress` does. Holds: while no leader is connected, nothing said is lost.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from edl.protocol.effects import Begin, BuildGroup, Dismiss, DropGroup, Effect, OfferKey
+from edl.protocol.messages import (
+    Founded,
+    GroupBuilt,
+    GroupFailed,
+    Hail,
+    Leaving,
+    Message,
+    Prepare,
+    Ready,
+    Register,
+    Rejected,
+    RendezvousKey,
+    Switched,
+    Undo,
+)
+from edl.protocol.topology import Generation
+from edl.types import Member
+
+__all__ = ["State", "Worker"]
+
+
+class State(Enum):
+    """Where a worker stands in its life."""
+
+    JOINING = "joining"
+    READY = "ready"
+    TRAINING = "training"
+    LEAVING = "leaving"
+    DISMISSED = "dismissed"
+
+
+class Worker:
+    """Says to the leader what happens here, and does what the leader says."""
+
+    def __init__(self, *, me: Member, request_id: str, process_start_s: float) -> None:
+        self.me = me
+        self.request_id = request_id
+        self.process_start_s = process_start_s
+        self.state = State.JOINING
+        self.generation: Generation | None = None
+        self.prepared: dict[int, Generation] = {}
+        self.outbox: list[Message] = []
+        self.linked = False
+        self._introduced = False
+        self._context_s: float | None = None
+
+    # -- the link --------------------------------------------------------------------------
+
+    def on_linked(self) -> None:
+        """A leader listens: introduce ourselves, then say what has waited."""
+        self.linked = True
+        self.outbox[:0] = self._introduction()
+
+    def on_unlinked(self) -> None:
+        self.linked = False
+
+    def take(self) -> list[Message]:
+        """What can be said now."""
+        if not self.linked:
+            return []
+        said, self.outbox = self.outbox, []
+        return said
+
+    def _introduction(self) -> list[Message]:
+        if self.generation is not None:
+            return [Hail(worker=self.me.worker, generation=self.generation.number)]
+        hello: list[Message] = [
+            Register(
+                member=self.me, request_id=self.request_id, process_start_s=self.process_start_s
+            )
+        ]
+        self._introduced = True
+        if self._context_s is not None:
+            hello.append(self._ready(self._context_s))
+        return hello
+
+    # -- from the training thread and the group builder ------------------------------------
+
+    def on_context_ready(self, context_s: float) -> None:
+        self._context_s = context_s
+        self.state = State.READY
+        if self._introduced:
+            self.outbox.append(self._ready(context_s))
+
+    def on_key_made(self, generation: int, key: str, value: bytes) -> None:
+        self.outbox.append(
+            RendezvousKey(generation=generation, worker=self.me.worker, key=key, value=value)
+        )
+
+    def on_group_stands(self, number: int, build_s: float) -> list[Effect]:
+        generation = self.prepared.get(number)
+        if generation is None:
+            return [DropGroup(number=number, why="it was undone while it was built")]
+        self.outbox.append(GroupBuilt(generation=number, worker=self.me.worker, build_s=build_s))
+        if self.generation is None and not generation.founding:
+            # A newcomer waits in-band from here on: the first round of the new group is its step.
+            return [Begin(generation=generation)]
+        return []
+
+    def on_group_fell(self, number: int, why: str) -> None:
+        if self.prepared.pop(number, None) is not None:
+            self.outbox.append(GroupFailed(generation=number, worker=self.me.worker, why=why))
+
+    def on_switch_decided(self, number: int) -> Generation | None:
+        """The next step belongs to this generation. None: not for this worker."""
+        target = self.prepared.get(number)
+        if target is None or self.me.worker not in target:
+            self.state = State.LEAVING
+            here = self.generation.number if self.generation else 0
+            self.outbox.append(Leaving(generation=here, worker=self.me.worker))
+            return None
+        self._enter(target)
+        return target
+
+    def on_entered(self, said: Switched) -> None:
+        target = self.prepared.get(said.generation)
+        if target is not None:
+            self._enter(target)
+        self.outbox.append(said)
+
+    def _enter(self, target: Generation) -> None:
+        self.generation = target
+        self.state = State.TRAINING
+        self.prepared = {n: g for n, g in self.prepared.items() if n > target.number}
+
+    # -- from the leader -------------------------------------------------------------------
+
+    def on_message(self, message: Message) -> list[Effect]:
+        """What the leader says. Stale words are dropped."""
+        here = self.generation.number if self.generation else 0
+        if isinstance(message, Prepare):
+            generation = message.generation
+            if generation.number <= here:
+                return []
+            # A leaver builds nothing, but must know whom the announced number leaves out.
+            self.prepared[generation.number] = generation
+            return [BuildGroup(generation=generation)]
+        if isinstance(message, RendezvousKey) and message.generation in self.prepared:
+            return [OfferKey(generation=message.generation, key=message.key, value=message.value)]
+        if isinstance(message, Undo):
+            return self._on_undo(message)
+        if isinstance(message, Founded) and message.generation in self.prepared:
+            target = self.prepared[message.generation]
+            self._enter(target)
+            return [Begin(generation=target)]
+        if isinstance(message, Rejected) and self.generation is None:
+            return self._dismiss(message.reason, failed=not message.finished)
+        return []
+
+    def _on_undo(self, message: Undo) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.prepared.pop(message.generation, None) is not None:
+            effects.append(DropGroup(number=message.generation, why=message.why))
+        if self.generation is None and message.request_id == self.request_id:
+            effects += self._dismiss(message.why, failed=False)
+        return effects
+
+    def _dismiss(self, why: str, *, failed: bool) -> list[Effect]:
+        if self.state is State.DISMISSED:
+            return []
+        self.state = State.DISMISSED
+        return [Dismiss(why=why, failed=failed)]
+
+    def dismiss(self, why: str, *, failed: bool) -> list[Effect]:
+        """Somebody else found out that this worker is not needed."""
+        return self._dismiss(why, failed=failed) if self.generation is None else []
+
+    def _ready(self, context_s: float) -> Ready:
+        return Ready(worker=self.me.worker, request_id=self.request_id, context_s=context_s)

@@ -1,0 +1,128 @@
+"""The handshake: both sides prove the job's secret before anything else is parsed.
+
+Pure: bytes in, bytes out; the nonce is given. Both sides send a greeting of fixed size at once, and
+on the other's greeting a proof: HMAC-SHA256 over magic, version, the prover's role, both nonces and
+the job. The role is in the proof so that an echo of our own bytes proves nothing, and the nonces so
+that an old recording proves nothing.
+
+Holds: a reader that never takes more than `wanted` bytes off the socket has read nothing but
+greeting and proof when `done` turns true, at most `HELLO_BYTES` in all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from typing import Literal
+
+from edl.errors import PeerError, UsageError, WrongSecret
+from edl.wire.codec import PROTOCOL_VERSION
+
+__all__ = ["HELLO_BYTES", "NONCE_BYTES", "Hello", "Role", "check_secret"]
+
+Role = Literal["dial", "listen"]
+
+MAGIC = b"EDL-wire"
+NONCE_BYTES = 32
+PROOF_BYTES = hashlib.sha256().digest_size
+# The job travels as a digest: nothing to parse, and still a clear message when it differs.
+JOB_BYTES = 16
+GREETING = struct.Struct(f">{len(MAGIC)}sH{JOB_BYTES}s{NONCE_BYTES}s")
+HELLO_BYTES = GREETING.size + PROOF_BYTES
+
+
+class Hello:
+    """One side of one handshake. Send `greeting`, then what `feed` returns, until `done`."""
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        job: str,
+        secret: bytes,
+        nonce: bytes,
+        version: int = PROTOCOL_VERSION,
+    ) -> None:
+        check_secret(secret)
+        assert len(nonce) == NONCE_BYTES
+        self._role: Role = role
+        self._job = job
+        self._secret = secret
+        self._nonce = nonce
+        self._version = version
+        self._peer_nonce: bytes | None = None
+        self._buffer = bytearray()
+        self.done = False
+        self.greeting = GREETING.pack(MAGIC, version, _digest(job), nonce)
+
+    @property
+    def wanted(self) -> int:
+        """How many more bytes belong to the handshake at most at this point."""
+        if self.done:
+            return 0
+        whole = GREETING.size if self._peer_nonce is None else PROOF_BYTES
+        return whole - len(self._buffer)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what arrived; return what must be sent now. Raises PeerError or WrongSecret."""
+        if len(data) > self.wanted:
+            raise PeerError(f"the handshake is longer than its {HELLO_BYTES} bytes")
+        self._buffer += data
+        if self._peer_nonce is None:
+            return self._on_greeting()
+        if len(self._buffer) == PROOF_BYTES:
+            self._on_proof(bytes(self._buffer))
+        return b""
+
+    def _on_greeting(self) -> bytes:
+        # A stranger is recognised by its first bytes, without waiting for a whole greeting.
+        if not MAGIC.startswith(self._buffer[: len(MAGIC)]):
+            raise PeerError("the other side does not speak EDL's protocol (wrong magic)")
+        if len(self._buffer) < GREETING.size:
+            return b""
+        _, version, job, nonce = GREETING.unpack(self._buffer)
+        if version != self._version:
+            raise PeerError(
+                f"the other side speaks protocol version {version}, this side {self._version}; "
+                "install the same EDL on both"
+            )
+        if job != _digest(self._job):
+            raise WrongSecret(f"the other side belongs to another job than {self._job!r}")
+        self._peer_nonce = nonce
+        self._buffer.clear()
+        return self._proof(self._role)
+
+    def _on_proof(self, proof: bytes) -> None:
+        other: Role = "listen" if self._role == "dial" else "dial"
+        if not hmac.compare_digest(proof, self._proof(other)):
+            raise WrongSecret(f"the other side could not prove the secret of job {self._job!r}")
+        self._buffer.clear()
+        self.done = True
+
+    def _proof(self, role: Role) -> bytes:
+        assert self._peer_nonce is not None
+        dial, listen = self._nonce, self._peer_nonce
+        if self._role == "listen":
+            dial, listen = listen, dial
+        # Every part but the last has a fixed size, so no two inputs make the same text.
+        text = b"".join(
+            (
+                MAGIC,
+                struct.pack(">H6s", self._version, role.encode()),
+                dial,
+                listen,
+                self._job.encode(),
+            )
+        )
+        return hmac.digest(self._secret, text, "sha256")
+
+
+def check_secret(secret: bytes) -> None:
+    """Early, so that the one who gave it hears of it and not a thread of ours."""
+    if not secret:
+        raise UsageError("the job's secret is empty, so everybody could prove it; give one")
+
+
+def _digest(job: str) -> bytes:
+    return hashlib.sha256(job.encode()).digest()[:JOB_BYTES]
