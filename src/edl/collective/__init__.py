@@ -1,0 +1,3 @@
+"""The group port's fillings. torch.distributed is imported only when a group is built."""
+
+__all__: list[str] = []

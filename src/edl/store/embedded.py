@@ -160,10 +160,8 @@ class EmbeddedStore:
 
     def watch(self, key: str, notify: Callable[[Versioned], None]) -> _EmbeddedWatch:
         watch = _EmbeddedWatch(self, key, notify, next(self._numbers))
-        with self._changed:
-            self._watches[watch.number] = watch
         try:
-            self._call(lambda number: StoreWatch(request_id=number, key=key), number=watch.number)
+            self._call(lambda number: StoreWatch(request_id=number, key=key), watch=watch)
         except BaseException:
             watch.cancel()
             raise
@@ -190,13 +188,13 @@ class EmbeddedStore:
         make: Callable[[int], object],
         *,
         repeatable: bool = True,
-        number: int | None = None,
+        watch: _EmbeddedWatch | None = None,
     ) -> StoreAnswer:
         deadline = time.monotonic() + self._timeout_s
         while True:
-            request_id = next(self._numbers) if number is None else number
+            request_id = next(self._numbers) if watch is None else watch.number
             future: Future[StoreAnswer] = Future()
-            channel = self._await_channel(deadline, request_id, future)
+            channel = self._await_channel(deadline, request_id, future, watch)
             try:
                 channel.send(make(request_id))
                 answer = future.result(max(0.0, deadline - time.monotonic()))
@@ -226,7 +224,11 @@ class EmbeddedStore:
             return answer
 
     def _await_channel(
-        self, deadline: float, request_id: int, future: Future[StoreAnswer]
+        self,
+        deadline: float,
+        request_id: int,
+        future: Future[StoreAnswer],
+        watch: _EmbeddedWatch | None,
     ) -> Channel:
         """Wait for a connection, and be listed as waiting for its answer before it can be lost."""
         with self._changed:
@@ -241,6 +243,9 @@ class EmbeddedStore:
             if self._closed:
                 raise StoreError(f"this client of store {self._address} is closed")
             self._pending[request_id] = future
+            if watch is not None:
+                # Not before: a connection that came meanwhile would ask for it a second time.
+                self._watches[watch.number] = watch
             return self._channel
 
     def forget(self, watch: _EmbeddedWatch) -> None:

@@ -1,0 +1,175 @@
+"""The group port filled by torch.distributed: Gloo on CPU (and, for data on GPUs, NCCL).
+
+A generation has up to three process groups: a small one for records, one for gradients, and one
+from the state's source to the newcomers. They are separate so that a tiny record never waits
+behind a bucket. Holds: a group that failed once is never used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+
+from edl.collective.solo import SoloGroup
+from edl.errors import GroupBroken, UsageError
+from edl.protocol.topology import Generation
+from edl.runtime.board import Board
+from edl.runtime.framework import Group
+from edl.types import WorkerId
+
+__all__ = ["GlooGroup", "build_group", "check_torch"]
+
+# torch's stubs know only part of what its distributed package has; one name for all of it.
+dist: Any = torch.distributed
+ProcessGroupGloo: Any = dist.ProcessGroupGloo
+
+# Slow is not dead: collectives wait for as long as the script's own pauses last.
+_FOREVER = timedelta(days=3650)
+_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+# Private or semi-private names this room needs; a torch without them is refused at the start.
+_NEEDED: tuple[tuple[str, Callable[[], object]], ...] = (
+    ("ProcessGroupGloo._Options", lambda: ProcessGroupGloo._Options),
+    ("ProcessGroupGloo.create_device", lambda: ProcessGroupGloo.create_device),
+    ("ProcessGroupGloo._set_default_timeout", lambda: ProcessGroupGloo._set_default_timeout),
+    ("autograd engine's queue_callback", lambda: _engine().queue_callback),
+)
+
+
+def _engine() -> Any:
+    engine: Any = torch.autograd.Variable
+    return engine._execution_engine
+
+
+def check_torch() -> None:
+    """Refuse a torch that lacks what this room builds on, before anything is started."""
+    for name, look in _NEEDED:
+        try:
+            look()
+        except AttributeError:
+            raise UsageError(
+                f"this torch ({torch.__version__}) has no {name}, which EDL needs; "
+                "install torch>=2.13,<2.14"
+            ) from None
+
+
+class _BoardStore(dist.Store):  # type: ignore[misc]
+    """torch's rendezvous, pinned to our notice board."""
+
+    def __init__(self, board: Board, timeout_s: float) -> None:
+        super().__init__()
+        self._board = board
+        self._timeout_s = timeout_s
+
+    def set(self, key: str, value: Any) -> None:
+        self._board.pin(key, bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._board.read(key, self._timeout_s)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        self._board.wait(keys, timeout.total_seconds() if timeout else self._timeout_s)
+
+
+class _Work:
+    """One operation under way. The tensors stay referenced until it is over."""
+
+    __slots__ = ("_kept", "_work")
+
+    def __init__(self, work: Any, kept: Any) -> None:
+        self._work = work
+        self._kept = kept
+
+    def wait(self) -> None:
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            raise GroupBroken(f"a collective failed: {error}") from error
+
+
+class _Rows(_Work):
+    """An all-gather of integers under way."""
+
+    def result(self) -> list[list[int]]:
+        self.wait()
+        return [row.tolist() for row in self._kept]
+
+    def ready(self) -> bool:
+        return bool(self._work.is_completed())
+
+
+class GlooGroup:
+    """One member's end of one generation."""
+
+    def __init__(self, rank: int, size: int, control: Any, data: Any, state: Any) -> None:
+        self.rank = rank
+        self.size = size
+        self._control = control
+        self._data = data
+        self._state = state
+
+    def exchange(self, values: list[int]) -> _Rows:
+        mine = torch.tensor(values, dtype=torch.int64)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        return _Rows(self._control.allgather([rows], [mine]), rows)
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> _Work:
+        options = dist.AllreduceOptions()
+        options.reduceOp = _OPS[op]
+        return _Work(self._data.allreduce([tensor], options), tensor)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> _Work:
+        return _Work(self._data.broadcast([tensor], _from(root)), tensor)
+
+    def broadcast_state(self, tensor: torch.Tensor) -> _Work:
+        if self._state is None:
+            raise AssertionError("this generation has no newcomers for this member")
+        return _Work(self._state.broadcast([tensor], _from(0)), tensor)
+
+    def drop(self) -> None:
+        self._control = self._data = self._state = None
+
+
+def _from(root: int) -> Any:
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    options.rootTensor = 0
+    return options
+
+
+def build_group(
+    generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+) -> Group:
+    """Build this member's end of a generation; blocks until all members have, or it fails."""
+    workers = generation.workers()
+    if len(workers) == 1:
+        return SoloGroup()
+    rank = generation.rank(me)
+    store = _BoardStore(board, timeout_s)
+
+    def gloo(name: str, order: list[WorkerId]) -> Any:
+        options = ProcessGroupGloo._Options()
+        # An explicit address, never one found by resolving the host's name.
+        options._devices = [ProcessGroupGloo.create_device(hostname=bind)]
+        options._timeout = timedelta(seconds=timeout_s)
+        group = ProcessGroupGloo(
+            dist.PrefixStore(name, store), order.index(me), len(order), options
+        )
+        group._set_default_timeout(_FOREVER)
+        return group
+
+    try:
+        control = gloo("control", list(workers))
+        data = gloo("data", list(workers))
+        family = [generation.source, *generation.newcomers]
+        state = gloo("state", family) if generation.newcomers and me in family else None
+    except RuntimeError as error:
+        raise GroupBroken(str(error)) from error
+    return GlooGroup(rank, len(workers), control, data, state)

@@ -1,0 +1,91 @@
+"""What every launcher is to the rest: how a job is described, and the port of a backend.
+
+A backend starts, signals and watches worker processes; local ones today. Whatever decides about
+the job as a whole is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edl.errors import UsageError
+from edl.types import Gpu, WorkerId
+
+__all__ = ["Backend", "Ended", "JobSpec", "WorkerPlan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What `edl run` was asked for. 0 workers: one per GPU, or two without GPUs."""
+
+    script: str
+    args: tuple[str, ...] = ()
+    workers: int = 0
+    name: str | None = None
+    min_workers: int = 1
+    max_workers: int = 0
+    slots: int = 0
+    gpus: str | None = None
+    oversubscribe: bool = False
+    port: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Whether the numbers fit together; UsageError says which does not."""
+        low, high, count = self.min_workers, self.max_workers, self.workers
+        if low < 1:
+            raise UsageError(f"--min {low} is too small; a job has at least 1 worker")
+        if high < 0 or count < 0 or self.slots < 0:
+            raise UsageError("-n, --max and --slots cannot be negative")
+        if high and high < low:
+            raise UsageError(f"--max {high} is under --min {low}")
+        if count and count < low:
+            raise UsageError(f"-n {count} is under --min {low}")
+        if count and high and count > high:
+            raise UsageError(f"-n {count} is over --max {high}")
+        if not 0 <= self.port < 65536:
+            raise UsageError(f"--port {self.port} is no port; give 1 to 65535, or 0 for any")
+
+    def founders(self, gpus: int) -> int:
+        """How many workers the job starts with."""
+        count = max(self.workers or gpus or 2, self.min_workers)
+        return min(count, self.max_workers) if self.max_workers else count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """One worker to be started."""
+
+    worker: WorkerId
+    slot: Gpu
+    request_id: str
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A process ended; a negative status is the signal that ended it."""
+
+    worker: WorkerId
+    status: int
+    at: float  # wall time: when it failed if it left a note, else when it was noticed
+
+
+class Backend(Protocol):
+    """Starts, signals and watches processes. Called from one thread only."""
+
+    def start(self, plan: WorkerPlan) -> int:
+        """Start the process; returns its pid."""
+
+    def ended(self) -> list[Ended]:
+        """Those that ended since the last call, the earliest failure first."""
+
+    def alive(self) -> tuple[WorkerId, ...]: ...
+
+    def terminate(self, worker: WorkerId) -> None:
+        """Ask it to go (SIGTERM). Harmless when it has gone."""
+
+    def kill(self, worker: WorkerId) -> None:
+        """End it and all that it started. Harmless when it has gone."""

@@ -1,0 +1,46 @@
+"""What a worker finds in its environment: the whole contract between launcher and runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from edl.config import Settings
+from edl.launch.jobs import JobFolder
+from edl.protocol.messages import Joiner
+
+__all__ = ["worker_environment"]
+
+
+def worker_environment(
+    base: Mapping[str, str],
+    *,
+    folder: JobFolder,
+    store: str,
+    settings: Settings,
+    joiner: Joiner,
+    request_id: str,
+    founders: int,
+    together: int,
+    device: str | None,
+) -> dict[str, str]:
+    """`together`: how many workers will share this machine's cores."""
+    cores = len(os.sched_getaffinity(0))
+    environment = {
+        "OMP_NUM_THREADS": str(max(1, cores // max(1, together))),
+        **base,
+        **settings.to_environment(),
+        "PYTHONUNBUFFERED": "1",
+        "EDL_JOB": folder.name,
+        "EDL_JOB_DIR": str(folder.path),
+        "EDL_STORE": store,
+        "EDL_SECRET_FILE": str(folder.secret_file),
+        "EDL_WORKER": joiner.worker,
+        "EDL_SLOT": str(joiner.slot),
+        "EDL_HOST": "127.0.0.1",
+        "EDL_REQUEST": request_id,
+        "EDL_FOUNDERS": str(founders),
+    }
+    if device is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = device
+    return environment

@@ -1,0 +1,313 @@
+"""The folders of jobs: what is known of a job from any directory, while it runs and afterwards.
+
+`$EDL_HOME/jobs/NAME/` (default ~/.edl) holds job.json, secret, lock, logs/, failures/,
+events.jsonl and, at the end, result.json. Only its user may read it: the secret is in it.
+
+Owns: names and files. Holds: one running job per name, for the lock is held as long as the
+launcher lives, however it ends; a folder appears under its name complete, or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edl.errors import Refused, UnknownJob, UsageError
+from edl.protocol.tale import AdjustmentRecord, Parts
+
+__all__ = [
+    "Claim",
+    "Failure",
+    "JobFolder",
+    "JobInfo",
+    "Result",
+    "all_jobs",
+    "claim",
+    "find_job",
+    "home",
+    "write_json",
+]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+OLD = ".old"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInfo:
+    """job.json: what a job is, fixed when it starts."""
+
+    name: str
+    pid: int
+    script: str
+    args: tuple[str, ...]
+    store: str
+    created: float
+    backend: str
+    workers: int
+    min: int
+    max: int
+    slots: int
+    python: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The first worker that failed."""
+
+    worker: str
+    status: int
+    reason: str
+    traceback: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """result.json: how a job ended. `state` is finished, failed or stopped."""
+
+    state: str
+    exit_status: int
+    why: str
+    first_failure: Failure | None
+    steps: int
+    seconds: float
+    adjustments: tuple[AdjustmentRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """One job's files."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def secret_file(self) -> Path:
+        return self.path / "secret"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    def log(self, worker: str) -> Path:
+        return self.logs / f"{worker}.log"
+
+    def workers(self) -> list[str]:
+        """Every worker that ever had a log, in the order of their ids."""
+        names = [path.stem for path in self.logs.glob("*.log")]
+        return sorted(names, key=lambda name: (len(name), name))
+
+    def failure_file(self, worker: str) -> Path:
+        return self.path / "failures" / f"{worker}.txt"
+
+    def secret(self) -> bytes:
+        return bytes.fromhex(self.secret_file.read_text().strip())
+
+    def info(self) -> JobInfo:
+        fields = json.loads((self.path / "job.json").read_text())
+        return JobInfo(**{**fields, "args": tuple(fields["args"])})
+
+    def result(self) -> Result | None:
+        """How the job ended; None while it runs, and when its launcher was killed."""
+        try:
+            fields = json.loads((self.path / "result.json").read_text())
+        except FileNotFoundError:
+            return None
+        failure = fields["first_failure"]
+        return Result(
+            **{
+                **fields,
+                "first_failure": Failure(**failure) if failure else None,
+                "adjustments": tuple(_record(each) for each in fields["adjustments"]),
+            }
+        )
+
+    def running(self) -> bool:
+        """Whether a launcher holds the lock."""
+        try:
+            lock = os.open(self.path / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def write_info(self, info: JobInfo) -> None:
+        write_json(self.path / "job.json", asdict(info))
+
+    def write_result(self, result: Result) -> None:
+        write_json(self.path / "result.json", asdict(result))
+
+
+class Claim:
+    """A folder whose lock this process holds."""
+
+    def __init__(self, folder: JobFolder, lock: int) -> None:
+        self.folder = folder
+        self._lock = lock
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def withdraw(self) -> None:
+        """The job never began: leave nothing behind."""
+        shutil.rmtree(self.folder.path, ignore_errors=True)
+        self.release()
+
+
+def home() -> Path:
+    return Path(os.environ.get("EDL_HOME") or Path.home() / ".edl")
+
+
+def all_jobs() -> list[JobFolder]:
+    """Every job of this user that can be named, running or ended."""
+    folders = [JobFolder(path) for path in sorted((home() / "jobs").glob("*/"))]
+    return [
+        folder
+        for folder in folders
+        if not folder.name.endswith(OLD)
+        and NAME.fullmatch(folder.name)
+        and (folder.path / "job.json").exists()
+    ]
+
+
+def find_job(name: str) -> JobFolder:
+    if NAME.fullmatch(name):
+        folder = JobFolder(home() / "jobs" / name)
+        if (folder.path / "job.json").exists():
+            return folder
+    have = ", ".join(each.name for each in all_jobs())
+    raise UnknownJob(
+        f"there is no job {name!r} in {home() / 'jobs'}; "
+        + (f"there is {have}" if have else "there are none, start one with `edl run SCRIPT`")
+    )
+
+
+def claim(name: str | None, *, stem: str) -> Claim:
+    """A new folder of that name, or of a free one made from `stem`, with its lock and secret.
+
+    An ended job of the same name is kept as NAME.old; a running one is not touched: Refused.
+    """
+    if name is not None and (not NAME.fullmatch(name) or name.endswith(OLD)):
+        raise UsageError(
+            f"job name {name!r} will not do; give up to 64 letters, digits, '.', '_' and '-', "
+            f"beginning with a letter or digit, not ending in {OLD}"
+        )
+    jobs = home() / "jobs"
+    jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
+    lock = os.open(fresh / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        secret = os.open(fresh / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(secret, "w") as file:
+            file.write(secrets.token_bytes(32).hex() + "\n")
+        (fresh / "logs").mkdir()
+        (fresh / "failures").mkdir()
+        (fresh / "events.jsonl").touch()
+        path = _named(fresh, jobs / name) if name else _first_free(fresh, jobs, stem)
+    except BaseException:
+        os.close(lock)
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return Claim(JobFolder(path), lock)
+
+
+def _named(fresh: Path, path: Path) -> Path:
+    while not _renamed(fresh, path):
+        _put_aside(JobFolder(path))
+    return path
+
+
+def _first_free(fresh: Path, jobs: Path, stem: str) -> Path:
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:48] or "job"
+    for path in _numbered(jobs, stem):
+        if not path.exists() and _renamed(fresh, path):
+            return path
+    raise AssertionError("the numbers have no end")
+
+
+def _numbered(jobs: Path, stem: str) -> Iterator[Path]:
+    number = 1
+    while True:
+        yield jobs / f"{stem}-{number}"
+        number += 1
+
+
+def _renamed(fresh: Path, path: Path) -> bool:
+    """Whether the name was free. The kernel decides, so two claims never both win."""
+    try:
+        fresh.rename(path)
+    except OSError:
+        if path.exists():
+            return False
+        raise
+    return True
+
+
+def _put_aside(folder: JobFolder) -> None:
+    """Keep an ended job as NAME.old; Refused while it runs."""
+    try:
+        lock = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        return  # another claim has just put it aside
+    try:
+        # With a result it is ending, or somebody looks at it: that lasts a moment only.
+        ended = (folder.path / "result.json").exists()
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if ended else fcntl.LOCK_NB))
+        if os.fstat(lock).st_ino != os.stat(folder.path / "lock").st_ino:
+            return  # it was put aside while we waited
+        old = folder.path.with_name(folder.name + OLD)
+        shutil.rmtree(old, ignore_errors=True)
+        folder.path.rename(old)
+    except BlockingIOError:
+        raise Refused(
+            f"job {folder.name!r} is running already (process {_pid(folder)}); give another "
+            f"--name, or end it with `edl stop {folder.name}`"
+        ) from None
+    except FileNotFoundError:
+        return
+    finally:
+        os.close(lock)
+
+
+def _pid(folder: JobFolder) -> str:
+    try:
+        return str(folder.info().pid)
+    except (OSError, ValueError, KeyError, TypeError):
+        return "unknown"  # its launcher has not written it yet
+
+
+def write_json(path: Path, fields: Mapping[str, object]) -> None:
+    """Atomically: a reader sees the whole or nothing."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(fields, indent=2) + "\n")
+    part.replace(path)
+
+
+def _record(fields: dict[str, object]) -> AdjustmentRecord:
+    parts = fields["parts"]
+    assert isinstance(parts, dict)
+    names = {key: tuple(fields[key]) for key in ("joined", "left")}  # type: ignore[arg-type]
+    return AdjustmentRecord(**{**fields, **names, "parts": Parts(**parts)})  # type: ignore[arg-type]

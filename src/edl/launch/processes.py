@@ -1,0 +1,100 @@
+"""Worker processes on this machine.
+
+Owns: the child processes of one job. Holds: each is the leader of its own process group, so that
+Ctrl-C at the terminal reaches the launcher alone, and nothing that a worker started outlives it.
+`start` must be called from a thread that lives as long as the job: the kernel kills the workers
+when the thread that started them ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from edl.launch.base import Ended, WorkerPlan
+from edl.launch.jobs import JobFolder
+from edl.types import WorkerId
+
+__all__ = ["LocalProcesses", "how_it_ended"]
+
+
+class LocalProcesses:
+    """A `Backend`: plain child processes with a log file each."""
+
+    def __init__(self, folder: JobFolder, command: Sequence[str]) -> None:
+        self._folder = folder
+        self._command = [sys.executable, "-m", "edl.launch.boot", *command]
+        self._children: dict[WorkerId, subprocess.Popen[bytes]] = {}
+
+    def start(self, plan: WorkerPlan) -> int:
+        environment = {
+            **plan.environment,
+            "EDL_LAUNCHER_PID": str(os.getpid()),
+            "EDL_SPAWNED_AT": repr(time.time()),
+        }
+        with open(self._folder.log(plan.worker), "ab") as log:
+            child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                process_group=0,
+            )
+        self._children[plan.worker] = child
+        return child.pid
+
+    def alive(self) -> tuple[WorkerId, ...]:
+        return tuple(self._children)
+
+    def ended(self) -> list[Ended]:
+        found = []
+        for worker, child in list(self._children.items()):
+            # Looked at before it is reaped: until then its group's number cannot be used again.
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            if os.waitid(os.P_PID, child.pid, flags) is None:
+                continue
+            self._kill_group(child.pid)
+            status = child.wait()
+            del self._children[worker]
+            found.append(Ended(worker=worker, status=status, at=self._failed_at(worker, status)))
+        return sorted(found, key=lambda each: (each.status == 0, each.at))
+
+    def terminate(self, worker: WorkerId) -> None:
+        child = self._children.get(worker)
+        if child is not None:
+            # The process alone: its helpers would report their own death as an error of its.
+            os.kill(child.pid, signal.SIGTERM)
+
+    def kill(self, worker: WorkerId) -> None:
+        child = self._children.get(worker)
+        if child is not None:
+            self._kill_group(child.pid)
+
+    def _kill_group(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def _failed_at(self, worker: WorkerId, status: int) -> float:
+        """A worker whose peer died may end in the same moment: who failed first counts."""
+        now = time.time()
+        if status > 0:
+            with contextlib.suppress(FileNotFoundError):
+                return self._folder.failure_file(worker).stat().st_mtime
+        # A signal leaves no note, and others fail after it.
+        return now - 1.0 if status < 0 else now
+
+
+def how_it_ended(status: int) -> str:
+    """A process's end in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

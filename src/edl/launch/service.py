@@ -1,0 +1,203 @@
+"""Requests to the launcher: slots set aside, workers started, leavers awaited, the job ended.
+
+Runs in the hub's thread. Owns: reservations and who waits for what. Holds: the same request id
+gets the same answer; a reservation that nobody starts lapses; a worker's id is never used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from edl.errors import Refused
+from edl.launch.messages import (
+    AwaitGone,
+    EndJob,
+    Gone,
+    Release,
+    Reserve,
+    Reserved,
+    Started,
+    StartWorkers,
+)
+from edl.launch.slots import SlotBook
+from edl.protocol.messages import Accepted, Finished, Joiner, Refusal
+from edl.types import Gpu, WorkerId
+from edl.wire.hub import Peer
+
+__all__ = ["Floor", "LaunchService"]
+
+REQUESTS = (Reserve, StartWorkers, Release, AwaitGone, EndJob)
+LAPSE_S = 60.0
+MOST_AT_ONCE = 1024
+
+
+class Floor(Protocol):
+    """What the service asks of the launcher that it belongs to."""
+
+    def over(self) -> str:
+        """Why no more workers can be started; empty while the job goes on."""
+
+    def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
+        """Start their processes; OSError when the machine refuses."""
+
+    def give_up(self, request_id: str) -> None:
+        """Its requester waits no longer: newcomers that are not in the job yet need not come."""
+
+    def alive(self) -> tuple[WorkerId, ...]: ...
+
+    def end(self, why: str, *, force: bool) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reservation:
+    joiners: tuple[Joiner, ...]
+    lapses: float
+    started: bool = False
+    held: bool = True  # whether the slots are set aside
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    peer: Peer
+    request_id: str
+    workers: tuple[WorkerId, ...]
+    deadline: float
+
+
+class LaunchService:
+    """`send` is the hub's; `now` is monotonic seconds."""
+
+    def __init__(self, floor: Floor, slots: SlotBook, send: Callable[[Peer, object], None]) -> None:
+        self._floor = floor
+        self._slots = slots
+        self._send = send
+        self._next_worker = 0
+        self._reservations: dict[str, _Reservation] = {}
+        self._waiting: list[_Waiting] = []
+        self._enders: list[tuple[Peer, str]] = []
+
+    def handles(self, message: object) -> bool:
+        return isinstance(message, REQUESTS)
+
+    def on_message(self, peer: Peer, message: object, now: float) -> None:
+        match message:
+            case Reserve():
+                self._send(peer, self._on_reserve(message, now))
+            case StartWorkers(request_id=request_id):
+                self._send(peer, self._on_start(request_id))
+            case Release(request_id=request_id):
+                self._on_release(request_id)
+                self._send(peer, Accepted(request_id=request_id))
+            case AwaitGone():
+                waiting = _Waiting(
+                    peer=peer,
+                    request_id=message.request_id,
+                    workers=message.workers,
+                    deadline=now + message.timeout_s,
+                )
+                self._waiting.append(waiting)
+                self._answer_waiting(now)
+            case EndJob(request_id=request_id, why=why, force=force):
+                self._enders.append((peer, request_id))
+                self._send(peer, Accepted(request_id=request_id))
+                self._floor.end(why, force=force)
+
+    def on_closed(self, peer: Peer) -> None:
+        self._waiting = [each for each in self._waiting if each.peer is not peer]
+        self._enders = [each for each in self._enders if each[0] is not peer]
+
+    def on_tick(self, now: float) -> None:
+        for reservation in self._reservations.values():
+            if not reservation.started and now > reservation.lapses:
+                self._let_go(reservation)
+        self._answer_waiting(now)
+
+    def on_process_ended(self, worker: WorkerId, now: float) -> None:
+        self._slots.free(worker)
+        self._answer_waiting(now)
+
+    def on_job_over(self, reason: str) -> None:
+        for peer, request_id in self._enders:
+            self._send(peer, Finished(request_id=request_id, reason=reason))
+        self._enders.clear()
+
+    def found(self, count: int) -> tuple[Joiner, ...]:
+        """Ids and slots of the founders; Refused if there are not enough slots."""
+        return self._take(self._new_ids(count), ())
+
+    # -- one function per request ----------------------------------------------------------
+
+    def _on_reserve(self, message: Reserve, now: float) -> Reserved | Refusal | Finished:
+        request_id = message.request_id
+        over = self._floor.over()
+        if over:
+            return Finished(request_id=request_id, reason=over)
+        known = self._reservations.get(request_id)
+        if known is not None and (known.held or known.started):
+            known.lapses = now + LAPSE_S
+            return Reserved(request_id=request_id, joiners=known.joiners)
+        count = len(message.gpus) or message.count
+        if not 1 <= count <= MOST_AT_ONCE:
+            reason = f"{count} workers cannot be added; give at least 1 and at most {MOST_AT_ONCE}"
+            return Refusal(request_id=request_id, reason=reason)
+        ids = [j.worker for j in known.joiners] if known else self._new_ids(count)
+        try:
+            joiners = self._take(ids, message.gpus)
+        except Refused as error:
+            return Refusal(request_id=request_id, reason=str(error))
+        self._reservations[request_id] = _Reservation(joiners=joiners, lapses=now + LAPSE_S)
+        return Reserved(request_id=request_id, joiners=joiners)
+
+    def _on_start(self, request_id: str) -> Started | Refusal | Finished:
+        reservation = self._reservations.get(request_id)
+        over = self._floor.over()
+        if reservation is not None and reservation.started:
+            return Started(request_id=request_id)
+        if over:
+            return Finished(request_id=request_id, reason=over)
+        if reservation is None or not reservation.held:
+            reason = f"no slots are reserved under {request_id!r} (any more); reserve them again"
+            return Refusal(request_id=request_id, reason=reason)
+        reservation.started = True
+        try:
+            self._floor.start(reservation.joiners, request_id)
+        except OSError as error:
+            reason = f"the workers could not be started: {error}"
+            return Refusal(request_id=request_id, reason=reason)
+        return Started(request_id=request_id)
+
+    def _on_release(self, request_id: str) -> None:
+        reservation = self._reservations.get(request_id)
+        if reservation is None:
+            return
+        if reservation.started:
+            self._floor.give_up(request_id)
+        else:
+            self._let_go(reservation)
+
+    # -- small things ----------------------------------------------------------------------
+
+    def _new_ids(self, count: int) -> list[WorkerId]:
+        first = self._next_worker
+        self._next_worker += count
+        return [WorkerId(f"w{number}") for number in range(first, first + count)]
+
+    def _take(self, ids: list[WorkerId], gpus: Iterable[Gpu]) -> tuple[Joiner, ...]:
+        taken = self._slots.take(ids, gpus)
+        return tuple(Joiner(worker=worker, slot=slot) for worker, slot in taken.items())
+
+    def _let_go(self, reservation: _Reservation) -> None:
+        if reservation.held:
+            reservation.held = False
+            for joiner in reservation.joiners:
+                self._slots.free(joiner.worker)
+
+    def _answer_waiting(self, now: float) -> None:
+        alive = set(self._floor.alive())
+        for each in list(self._waiting):
+            still = tuple(worker for worker in each.workers if worker in alive)
+            if not still or now >= each.deadline:
+                self._waiting.remove(each)
+                self._send(each.peer, Gone(request_id=each.request_id, still=still))

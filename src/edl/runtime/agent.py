@@ -1,0 +1,311 @@
+"""The background thread of a worker: feeds its machines and does what they ask.
+
+Owns: the hub's thread, the connections, the groups that are built or being built, and what the
+training thread may want to know (the announcement in force, whether it may begin or go). Holds:
+machines are stepped on this thread only; the training thread waits, posts and reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edl.errors import EdlError, GroupBroken
+from edl.protocol import effects as fx
+from edl.protocol.election import LEADER_KEY
+from edl.protocol.events import (
+    Event,
+    GroupFell,
+    GroupStands,
+    Heard,
+    KeyMade,
+    LeaderSeen,
+    PeerClosed,
+    PeerOpened,
+    StateSeen,
+    Swapped,
+    Tick,
+)
+from edl.protocol.leader import STATE_KEY
+from edl.protocol.messages import MESSAGES
+from edl.protocol.node import Node
+from edl.protocol.topology import Generation
+from edl.runtime.board import Board
+from edl.runtime.clock import now, wall
+from edl.runtime.courier import Courier
+from edl.runtime.framework import BuildGroup, Group
+from edl.runtime.identity import Identity
+from edl.store.base import open_store
+from edl.types import Member
+from edl.wire.codec import Codec
+from edl.wire.hub import Hub
+from edl.wire.peer import Peer
+
+__all__ = ["Agent", "Dismissal"]
+
+_log = logging.getLogger("edl.agent")
+
+_QUIET = fx.Announce(generation=0, switch_step=0, token=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissal:
+    """Why this worker is not wanted."""
+
+    why: str
+    failed: bool
+
+
+class Agent:
+    """One worker's control side, running."""
+
+    def __init__(self, identity: Identity, build_group: BuildGroup) -> None:
+        self.identity = identity
+        self._build_group = build_group
+        self.word = _QUIET
+        self.groups: dict[int, tuple[Generation, Group | None]] = {}
+        self.begun: Generation | None = None
+        self.dismissal: Dismissal | None = None
+        self.may_go = False
+        self.changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._boards: dict[int, Board] = {}
+        self._early: dict[int, list[fx.OfferKey]] = {}
+        self._dialled: dict[int, Peer] = {}
+        self._incoming: dict[int, Peer] = {}
+        self._next_incoming = 1
+        self._hub = Hub(
+            name=f"edl-agent-{identity.worker}",
+            job=identity.job,
+            secret=identity.secret,
+            codec=Codec(MESSAGES),
+            on_message=self._on_message,
+            on_open=self._on_open,
+            on_closed=self._on_closed,
+            on_tick=lambda: self._step(Tick()),
+            on_error=self._on_error,
+        )
+        address = self._hub.listen(identity.bind)
+        me = Member(
+            worker=identity.worker,
+            address=address,
+            host=identity.slot.host,
+            slot=identity.slot,
+            pid=os.getpid(),
+        )
+        self.node = Node(
+            me=me,
+            request_id=identity.request_id,
+            founders=identity.founders,
+            settings=identity.settings,
+            process_start_s=max(0.0, wall() - identity.spawned_at) if identity.spawned_at else 0.0,
+        )
+        self._store = open_store(identity.store, job=identity.job, secret=identity.secret)
+        self._courier = Courier(
+            self._store,
+            lease=f"{identity.worker}-{os.getpid()}",
+            lease_s=identity.settings.lease_s,
+            answer=self._on_swapped,
+        )
+
+    # -- for the training thread -----------------------------------------------------------
+
+    def start(self) -> None:
+        self._hub.start()
+        self._courier.start()
+        self._store.watch(
+            LEADER_KEY,
+            lambda seen: self.post(LeaderSeen(value=seen.value, revision=seen.revision)),
+        )
+        if self.identity.request_id:
+            self._store.watch(STATE_KEY, lambda seen: self.post(StateSeen(value=seen.value)))
+
+    def post(self, event: Event) -> None:
+        """From any thread: the machines see it soon."""
+        self._hub.post(lambda: self._step(event))
+
+    @property
+    def leads(self) -> bool:
+        """Whether this worker leads now. A hint: it may change while it is read."""
+        return self.node.leader is not None
+
+    def on_dismissed(self, listener: Callable[[], None]) -> None:
+        """Call this when the worker turns out not to be wanted; at once if it has."""
+        with self.changed:
+            self._listeners.append(listener)
+            late = self.dismissal is not None
+        if late:
+            listener()
+
+    def wait_may_go(self, timeout_s: float) -> bool:
+        """Until nothing keeps this process any more."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self.may_go, timeout_s)
+
+    def stop(self) -> None:
+        """Say what is still to be said, then close everything."""
+        self._courier.stop(revoke=True, timeout_s=5.0)
+        self._hub.stop()
+        self._store.close()
+        for board in list(self._boards.values()):
+            board.cancel("this worker is going")
+
+    # -- events in -------------------------------------------------------------------------
+
+    def _on_open(self, peer: Peer) -> None:
+        if isinstance(peer.tag, int):
+            self._step(PeerOpened(peer=peer.tag))
+            return
+        number = self._next_incoming
+        self._next_incoming += 1
+        peer.tag = number
+        self._incoming[number] = peer
+
+    def _on_message(self, peer: Peer, message: object) -> None:
+        assert isinstance(peer.tag, int)
+        self._step(Heard(peer=peer.tag, message=message))  # type: ignore[arg-type]
+
+    def _on_closed(self, peer: Peer, why: str) -> None:
+        number = peer.tag
+        if not isinstance(number, int):
+            return
+        self._incoming.pop(number, None)
+        self._dialled.pop(number, None)
+        self._step(PeerClosed(peer=number, why=why))
+
+    def _on_swapped(self, event: Swapped) -> None:
+        self.post(event)
+
+    def _on_error(self, error: BaseException) -> None:
+        _log.error("agent.fault job=%s: %r", self.identity.job, error, exc_info=error)
+        self._dismiss(fx.Dismiss(why=f"the agent failed: {error!r}", failed=True))
+
+    def _step(self, event: Event) -> None:
+        for effect in self.node.step(event, now()):
+            self._perform(effect)
+
+    # -- effects out -----------------------------------------------------------------------
+
+    def _perform(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send(peer=number, message=message):
+                peer = self._dialled.get(number) or self._incoming.get(number)
+                if peer is not None:
+                    self._hub.send(peer, message)
+            case fx.Dial(peer=number, address=address):
+                self._dialled[number] = self._hub.connect(address, tag=number)
+            case fx.Close(peer=number):
+                peer = self._dialled.get(number) or self._incoming.get(number)
+                if peer is not None:
+                    self._hub.close(peer)
+            case fx.StoreSwap():
+                self._courier.swap(effect)
+            case fx.BuildGroup(generation=generation):
+                self._start_building(generation)
+            case fx.DropGroup(number=number, why=why):
+                self._drop(number, why)
+            case fx.OfferKey():
+                self._offer(effect)
+            case fx.Announce():
+                self.word = effect
+            case fx.Begin(generation=generation):
+                with self.changed:
+                    self.begun = generation
+                    self.changed.notify_all()
+            case fx.Dismiss():
+                self._dismiss(effect)
+            case fx.MayGo():
+                with self.changed:
+                    self.may_go = True
+                    self.changed.notify_all()
+            case fx.Publish(happened=happened):
+                fields = " ".join(f"{k}={v}" for k, v in happened.fields.items())
+                _log.info(
+                    "%s job=%s gen=%d batch=%d request=%s %s",
+                    happened.what,
+                    self.identity.job,
+                    happened.generation,
+                    happened.step,
+                    happened.request_id or "-",
+                    fields,
+                )
+
+    def _dismiss(self, effect: fx.Dismiss) -> None:
+        with self.changed:
+            if self.dismissal is None:
+                self.dismissal = Dismissal(effect.why, effect.failed)
+            self.may_go = True
+            self.changed.notify_all()
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def _start_building(self, generation: Generation) -> None:
+        number, me = generation.number, self.identity.worker
+        if me not in generation:
+            self.groups[number] = (generation, None)
+            self._step(GroupStands(number=number, build_s=0.0))
+            return
+        board = Board(
+            lambda key, value: self.post(KeyMade(generation=number, key=key, value=value))
+        )
+        self._boards[number] = board
+        for early in self._early.pop(number, []):
+            board.offer(early.key, early.value)
+        threading.Thread(
+            target=self._build, args=(generation, board), name=f"edl-build-{number}", daemon=True
+        ).start()
+
+    def _build(self, generation: Generation, board: Board) -> None:
+        began, number = now(), generation.number
+        timeout_s = self.identity.settings.build_timeout_s
+        try:
+            group = self._build_group(
+                generation, self.identity.worker, board, self.identity.bind, timeout_s
+            )
+        except EdlError as error:
+            self.post(GroupFell(number=number, why=str(error)))
+            return
+        if board.cancelled():
+            group.drop()
+            self.post(GroupFell(number=number, why="it was undone while it was built"))
+            return
+        self.groups[number] = (generation, group)
+        self.post(GroupStands(number=number, build_s=now() - began))
+
+    def _offer(self, effect: fx.OfferKey) -> None:
+        board = self._boards.get(effect.generation)
+        if board is None:
+            self._early.setdefault(effect.generation, []).append(effect)
+            return
+        board.offer(effect.key, effect.value)
+
+    def _drop(self, number: int, why: str) -> None:
+        board = self._boards.pop(number, None)
+        if board is not None:
+            board.cancel(why)
+        built = self.groups.pop(number, None)
+        if built is not None and built[1] is not None:
+            self.discard(built[1])
+
+    def entered(self, number: int) -> Group:
+        """The training thread moves to this generation; older ones are done with."""
+        group = self.groups[number][1]
+        if group is None:
+            raise GroupBroken(f"generation {number} was built without this worker")
+        for old in [n for n in self.groups if n < number]:
+            leftover = self.groups.pop(old)[1]
+            self._boards.pop(old, None)
+            if leftover is not None:
+                self.discard(leftover)
+        self._boards.pop(number, None)
+        return group
+
+    def discard(self, group: Group) -> None:
+        """Drop a group off the training thread: its destructor may take seconds."""
+        threading.Thread(target=group.drop, name="edl-drop", daemon=True).start()

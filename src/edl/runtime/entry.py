@@ -1,0 +1,128 @@
+"""How a worker gets into its job: alone, as a founder, or as a newcomer.
+
+Holds: when an entry is returned, this worker has the group, the step, the ledger and the state
+that everyone else has; a newcomer also has the records of its first round.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+
+from edl.errors import EdlError, GroupBroken, Leave
+from edl.protocol.events import ContextReady
+from edl.protocol.ledger import MapLedger
+from edl.protocol.progress import Progress
+from edl.protocol.record import Kind, StepRecord, pack, unpack
+from edl.protocol.topology import Generation, draw_first
+from edl.runtime.agent import Agent
+from edl.runtime.board import Board
+from edl.runtime.clock import now
+from edl.runtime.framework import Exchange, Framework, Group, Transfer
+from edl.types import Address, Gpu, Member, WorkerId
+
+__all__ = ["Entry", "enter_alone", "enter_job"]
+
+_JOIN = StepRecord(
+    kind=Kind.JOIN,
+    step=0,
+    samples=0,
+    want=0,
+    compute_us=0,
+    leaving=0,
+    ahead=0,
+    next_generation=0,
+    switch_step=0,
+    token=0,
+    detail=0,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a worker holds once it is in."""
+
+    progress: Progress
+    group: Group
+    transfer: Transfer
+    records: list[StepRecord] | None
+
+
+def enter_alone(framework: Framework, me: WorkerId, ledger: MapLedger) -> Entry:
+    """A job of one worker in this process, with nobody to ask."""
+    member = Member(
+        worker=me,
+        address=Address("127.0.0.1", 0),
+        host="localhost",
+        slot=Gpu("localhost", 0),
+        pid=0,
+    )
+    generation = draw_first([member], number=1, leader=me, token=0)
+    group = framework.build_group(generation, me, Board(lambda key, value: None), "127.0.0.1", 0.0)
+    progress = Progress(me=me, generation=generation, ledger=ledger)
+    return Entry(
+        progress=progress, group=group, transfer=Transfer(seconds=0.0, bytes=0), records=None
+    )
+
+
+def enter_job(
+    agent: Agent, framework: Framework, me: WorkerId, ledger: MapLedger, began: float
+) -> Entry:
+    """Say that the context is prepared, wait to be let in, and take over the job's state."""
+    agent.post(ContextReady(context_s=now() - began))
+    generation = _await_begin(agent)
+    group = agent.entered(generation.number)
+    progress = Progress(me=me, generation=generation, ledger=ledger)
+    records: list[StepRecord] | None = None
+    transfer = Transfer(seconds=0.0, bytes=0)
+    if not generation.founding:
+        # The first round of the new group is our first step, whichever number it has.
+        rows = _await_rows(agent, group.exchange(pack(_JOIN)))
+        records = [unpack(row) for row in rows]
+    if generation.newcomers and generation.source == me:
+        transfer = framework.start_sending(group, progress.snapshot())()
+    elif generation.newcomers:
+        snapshot, transfer = framework.receive(group)
+        progress.adopt(snapshot)
+    return Entry(progress=progress, group=group, transfer=transfer, records=records)
+
+
+def _await_begin(agent: Agent) -> Generation:
+    with agent.changed:
+        agent.changed.wait_for(lambda: agent.begun is not None or agent.dismissal is not None)
+        begun = agent.begun
+    if begun is None or agent.dismissal is not None:
+        _raise_dismissal(agent)
+    assert begun is not None
+    return begun
+
+
+def _await_rows(agent: Agent, exchange: Exchange) -> list[list[int]]:
+    """Wait for the round, or for word that it will never be."""
+    outcome: queue.SimpleQueue[list[list[int]] | GroupBroken | None] = queue.SimpleQueue()
+
+    def collect() -> None:
+        try:
+            outcome.put(exchange.result())
+        except GroupBroken as error:
+            outcome.put(error)
+
+    threading.Thread(target=collect, name="edl-join", daemon=True).start()
+    agent.on_dismissed(lambda: outcome.put(None))
+    answer = outcome.get()
+    if answer is None or (isinstance(answer, GroupBroken) and agent.dismissal is not None):
+        _raise_dismissal(agent)
+    if isinstance(answer, GroupBroken):
+        raise answer
+    assert answer is not None
+    return answer
+
+
+def _raise_dismissal(agent: Agent) -> None:
+    dismissal = agent.dismissal
+    assert dismissal is not None
+    agent.stop()
+    if dismissal.failed:
+        raise EdlError(dismissal.why)
+    raise Leave(dismissal.why)

@@ -1,0 +1,89 @@
+"""The ports between the runtime and what it does not know: groups and frameworks.
+
+A group is one generation's collectives. A framework is the plug-in that owns the model; the
+session tells it when to send, to receive and to even out. Neither port knows of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from edl.protocol.topology import Generation
+from edl.runtime.board import Board
+from edl.types import WorkerId
+
+__all__ = ["BuildGroup", "Framework", "Group", "Pending", "Transfer"]
+
+
+class Pending(Protocol):
+    """Something under way in a group."""
+
+    def wait(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """A round of integers under way; `result` waits for it."""
+
+    def result(self) -> list[list[int]]: ...
+
+    def ready(self) -> bool: ...
+
+
+class Group(Protocol):
+    """The collectives of one generation, as one member sees them."""
+
+    rank: int
+    size: int
+
+    def exchange(self, values: list[int]) -> Exchange:
+        """All-gather one row of integers, in rank order, without waiting."""
+        ...
+
+    def all_reduce(self, tensor: Any, op: str = "sum") -> Pending: ...
+
+    def broadcast(self, tensor: Any, root: int) -> Pending: ...
+
+    def broadcast_state(self, tensor: Any) -> Pending:
+        """From the generation's source to its newcomers, beside everything else."""
+        ...
+
+    def drop(self) -> None:
+        """Give everything back; may take a while, so never on the training thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """What moving the state cost."""
+
+    seconds: float
+    bytes: int
+
+
+class Framework(Protocol):
+    """What a plug-in does for the session."""
+
+    def build_group(
+        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+    ) -> Group: ...
+
+    def start_sending(self, group: Group, snapshot: dict[str, int]) -> Callable[[], Transfer]:
+        """Read what must be as of now, stream the rest in the background; the result waits."""
+        ...
+
+    def receive(self, group: Group) -> tuple[dict[str, int], Transfer]:
+        """Take over the source's state; returns its snapshot."""
+        ...
+
+    def even_out(self, group: Group, root: int) -> None:
+        """Give everyone the root's buffers."""
+        ...
+
+    def void_step(self, group: Group) -> None:
+        """Take part in the present step's reduction without a contribution, and void it."""
+        ...
+
+
+BuildGroup = Callable[[Generation, WorkerId, Board, str, float], Group]

@@ -1,0 +1,406 @@
+"""What the training thread calls: from `init` to `shutdown`, framework-free.
+
+Owns: where this worker is in its step (planned, judged, committed) and in its loop. Control
+travels in rounds of step records on the present generation's group; this module launches them,
+`protocol/progress.py` says what they mean. Holds: whatever a script does (`break`, an early
+shutdown, a skipped optimizer), every worker of a generation takes part in the same rounds in the
+same order, so nobody hangs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+
+from edl.errors import Leave, UsageError
+from edl.protocol.events import Entered, JobOver, StepCommitted, SwitchDecided
+from edl.protocol.ledger import MapLedger
+from edl.protocol.progress import Progress, Round, StepPlan, Verdict
+from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
+from edl.protocol.topology import Generation
+from edl.runtime.agent import Agent
+from edl.runtime.clock import now
+from edl.runtime.entry import Entry, enter_alone, enter_job
+from edl.runtime.framework import Exchange, Framework, Group, Transfer
+from edl.runtime.identity import Identity
+from edl.types import WorkerId
+
+__all__ = ["Session"]
+
+_NO_TRANSFER = Transfer(seconds=0.0, bytes=0)
+_RECENT = 20
+
+
+class Session:
+    """One worker's training, from the script's point of view."""
+
+    def __init__(self, framework: Framework, identity: Identity | None) -> None:
+        self.framework = framework
+        self.me = identity.worker if identity else WorkerId("w0")
+        self.job = identity.job if identity else "solo"
+        self.agent = Agent(identity, framework.build_group) if identity else None
+        self.ledger: MapLedger | None = None
+        self.progress: Progress | None = None
+        self.group: Group | None = None
+        self.plan: StepPlan | None = None
+        self.shown: StepPlan | None = None  # what rank(), size(), ... tell
+        self.leave_wish = False
+        self.loop_closed = False
+        self.over = False
+        self.gone = False
+        self.reports: dict[str, float] = {}
+        self.ends_loop: Callable[[], bool] = lambda: True
+        self.ahead = 0
+        self._began = now()
+        self._exchange: Exchange | None = None
+        self._records: list[StepRecord] | None = None
+        self._round: Round | None = None
+        self._void = False
+        self._pending: Generation | None = None
+        self._sending: Callable[[], Transfer] | None = None
+        self._transfer = _NO_TRANSFER
+        self._arrived = False  # a newcomer whose first step is not committed yet
+        self._step_began = 0.0
+        self._compute_s = 0.0
+        self._last_commit = 0.0
+        self._durations: deque[float] = deque(maxlen=_RECENT)
+        if self.agent is not None:
+            self.agent.start()
+
+    # -- entering --------------------------------------------------------------------------
+
+    def open_data(self, ledger: MapLedger) -> None:
+        """The data of this job; one loader a job, since one ledger counts its samples."""
+        if self.ledger is not None:
+            raise UsageError(
+                "a second edl.DataLoader: a job has one elastic loader, the one it trains on; "
+                "use torch's DataLoader for validation"
+            )
+        self.ledger = ledger
+
+    def enter(self) -> Progress:
+        """Wait to be let into the job. Returns at once when that has happened."""
+        if self.progress is not None:
+            return self.progress
+        if self.ledger is None:
+            raise UsageError("no data: make the edl.DataLoader before training begins")
+        if self.gone:
+            raise UsageError("this worker has left the job already")
+        entry: Entry
+        if self.agent is None:
+            entry = enter_alone(self.framework, self.me, self.ledger)
+        else:
+            try:
+                entry = enter_job(self.agent, self.framework, self.me, self.ledger, self._began)
+            except Leave:
+                self.gone = True
+                raise
+        self.progress, self.group = entry.progress, entry.group
+        self._transfer = entry.transfer
+        self._records = entry.records
+        self._arrived = entry.records is not None
+        self._last_commit = now()
+        return self.progress
+
+    # -- a step ----------------------------------------------------------------------------
+
+    def begin_step(self, *, first: bool) -> StepPlan | None:
+        """Open the next step; None: the loop (or the job) is over for everybody."""
+        progress = self.enter()
+        if self.over:
+            return None
+        self._round, self._void = None, False
+        if self._records is not None and self._arrived:
+            self.plan = progress.plan()
+            self._exchange = None
+        elif first:
+            if not self._confirm_first(progress):
+                return None
+        else:
+            self._apply_switch()
+            self._launch_step(progress)
+        self.shown = self.plan
+        self._step_began = now()
+        if not first or self._exchange is None:
+            decided = self._judged()
+            if decided is not None and not decided.go:
+                self._end_loop(decided)
+                return None
+        return self.plan
+
+    def _launch_step(self, progress: Progress) -> None:
+        self._records = None
+        self.plan = progress.plan()
+        self._exchange = self._launch(Kind.STEP, samples=self.plan.count)
+
+    def _confirm_first(self, progress: Progress) -> bool:
+        """A loop's first step is confirmed in the old generation before anyone moves on.
+
+        Between two loops the script runs code of its own, and one worker may have ended the job
+        there; only a round that everybody takes part in can tell.
+        """
+        self._launch_step(progress)
+        decided = self.round()
+        if not decided.go:
+            self._end_loop(decided)
+            return False
+        assert self._records is not None
+        verdict = self._verdict(self._records)
+        if verdict.stop or verdict.switch_to is not None:
+            self._decided(verdict)
+            self._apply_switch()
+            self._round = None
+            self._launch_step(progress)
+        return True
+
+    def _judged(self) -> Round | None:
+        """The round's meaning if that is known without waiting."""
+        if self._round is None and self._exchange is not None and not self._exchange.ready():
+            return None
+        return self.round()
+
+    def round(self) -> Round:
+        """What this step's round says; waits for it."""
+        if self._round is None:
+            assert self.progress is not None
+            if self._records is None:
+                assert self._exchange is not None
+                self._records = [unpack(row) for row in self._exchange.result()]
+            self._round = self.progress.judge(self._records)
+        return self._round
+
+    def counts(self) -> bool:
+        """Whether the present step will count; waits for its round."""
+        return self.plan is not None and not self._void and self.round().go
+
+    def weight(self) -> float:
+        """This worker's weight in the present step's gradient."""
+        return self.round().weight(self.me)
+
+    def void(self) -> None:
+        """Somebody left the loop inside this step: it counts for nobody."""
+        self._void = True
+
+    def computed(self) -> None:
+        """The worker's own part of the step is done; what follows is waiting for others."""
+        self._compute_s = now() - self._step_began
+
+    def before_update(self) -> bool:
+        """Called before the model changes. False: it must not, the step does not count."""
+        self._await_sent()
+        return self.plan is None or self.counts()
+
+    def end_step(self) -> None:
+        """The boundary: commit, and do what the records decided. May raise Leave."""
+        if self.plan is None:
+            if self.loop_closed or self.over:
+                return
+            raise UsageError(
+                "edl.notify_batch_end() without a batch: call it once for each batch that the "
+                "edl.DataLoader gave"
+            )
+        progress, group, decided = self._present()
+        if self._void or not decided.go:
+            self._end_loop(decided)
+            return
+        entering = progress.entering
+        self._await_sent()
+        if entering and group.size > 1:
+            self.framework.even_out(group, progress.generation.rank(progress.generation.source))
+        progress.commit(decided)
+        self.plan = None
+        assert self._records is not None
+        records, self._records = self._records, None
+        duration = now() - self._last_commit
+        self._last_commit += duration
+        self._tell_commit(progress, records, decided, duration, entering=entering)
+        if not self.ends_loop():
+            verdict = self._verdict(records)
+            if verdict.stop or verdict.switch_to is not None:
+                self._decided(verdict)
+
+    def _tell_commit(
+        self,
+        progress: Progress,
+        records: list[StepRecord],
+        decided: Round,
+        duration: float,
+        *,
+        entering: bool,
+    ) -> None:
+        usual = median(self._durations) if self._durations else 0.0
+        self._durations.append(duration)
+        agent = self.agent
+        if agent is None:
+            return
+        if agent.leads:
+            ledger = progress.ledger
+            event = StepCommitted(
+                step=progress.step,
+                epoch=ledger.epoch,
+                epochs=ledger.epochs,
+                batch=ledger.batch,
+                samples=sum(decided.samples.values()),
+                duration_s=duration,
+                records=tuple(records),
+                report=dict(self.reports),
+            )
+            agent.post(event)
+        if entering:
+            stayed = not self._arrived and usual > 0.0
+            agent.post(
+                Entered(
+                    generation=progress.generation.number,
+                    step=progress.step,
+                    transfer_s=self._transfer.seconds,
+                    transfer_bytes=self._transfer.bytes,
+                    stop_s=max(0.0, duration - usual) if stayed else 0.0,
+                )
+            )
+            self._transfer, self._arrived = _NO_TRANSFER, False
+
+    # -- generations -----------------------------------------------------------------------
+
+    def _verdict(self, records: list[StepRecord]) -> Verdict:
+        assert self.progress is not None
+        if self.agent is not None and any(record.next_generation for record in records):
+            for generation, _ in list(self.agent.groups.values()):
+                if generation.number > self.progress.generation.number:
+                    self.progress.prepare(generation)
+        return self.progress.verdict(records)
+
+    def _decided(self, verdict: Verdict) -> None:
+        assert self.agent is not None
+        assert self.progress is not None
+        number = STOP if verdict.switch_to is None else verdict.switch_to.number
+        self.agent.post(SwitchDecided(generation=number, step=self.progress.step))
+        if verdict.leave:
+            self._depart("the job is stopping" if verdict.stop else "this worker was scaled in")
+        self._pending = verdict.switch_to
+
+    def _apply_switch(self) -> None:
+        """Move to the decided generation; newcomers get the state as of this moment."""
+        target, self._pending = self._pending, None
+        if target is None:
+            return
+        assert self.agent is not None
+        assert self.progress is not None
+        self.group = self.agent.entered(target.number)
+        self.progress.enter(target)
+        if target.newcomers and target.source == self.me:
+            snapshot = self.progress.snapshot()
+            self._sending = self.framework.start_sending(self.group, snapshot)
+
+    def _await_sent(self) -> None:
+        if self._sending is not None:
+            waiting, self._sending = self._sending, None
+            self._transfer = waiting()
+
+    # -- loops -----------------------------------------------------------------------------
+
+    def close_loop(self, *, reduced: bool) -> None:
+        """The training loop is over on this worker, by its end or by `break`."""
+        if self.gone or self.progress is None:
+            return
+        if self.plan is not None:
+            # Left in the middle of a step: done if its gradients were exchanged, else void.
+            if reduced:
+                self.end_step()
+            elif self.counts():
+                self.framework.void_step(self._present()[1])
+                self.void()
+                self._end_loop(self.round())
+        if not self.loop_closed and not self.over:
+            self._apply_switch()
+            self._end_loop(self._finish_round(Kind.CLOSE))
+        self._await_sent()
+        if self.loop_closed:
+            self.loop_closed = False
+            self.progress.close()
+
+    def _end_loop(self, decided: Round) -> None:
+        """Everyone sees the same round, so everyone's loop ends here."""
+        self.plan, self._records = None, None
+        self.over = decided.ended
+        self.loop_closed = True
+        if self.group is not None and self.group.size > 1:
+            self.framework.even_out(self.group, 0)
+
+    def _finish_round(self, kind: Kind) -> Round:
+        assert self.progress is not None
+        exchange = self._launch(kind)
+        return self.progress.judge([unpack(row) for row in exchange.result()])
+
+    def reduce_round(self, detail: int) -> Group | None:
+        """Everyone calls all_reduce: the group to do it in, or None inside a void step."""
+        if self.progress is None:
+            raise UsageError("edl.all_reduce works from the first batch on, not before")
+        if self.plan is not None and not self.counts():
+            return None
+        if self._pending is not None and not self._pending.newcomers:
+            self._apply_switch()
+        assert self.group is not None
+        exchange = self._launch(Kind.REDUCE, detail=detail)
+        self.progress.judge([unpack(row) for row in exchange.result()])
+        return self.group
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """The closing record proves that everyone committed the last step."""
+        if self.gone:
+            return
+        if self.progress is not None:
+            if self.plan is not None:
+                self.close_loop(reduced=False)
+            if not self.over:
+                self._apply_switch()
+                self._end_loop(self._finish_round(Kind.END))
+                self._await_sent()
+            self.over = True
+        self.gone = True
+        if self.agent is None:
+            return
+        if self.progress is not None:
+            self.agent.post(JobOver(step=self.progress.step))
+            self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
+        self.agent.stop()
+
+    def abandon(self) -> None:
+        """The script failed: take part in nothing any more."""
+        self.gone = True
+
+    def _depart(self, why: str) -> None:
+        assert self.agent is not None
+        self.gone = True
+        self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
+        self.agent.stop()
+        raise Leave(why)
+
+    # -- records ---------------------------------------------------------------------------
+
+    def _launch(self, kind: Kind, *, samples: int = 0, detail: int = 0) -> Exchange:
+        progress = self.progress
+        assert progress is not None
+        assert self.group is not None
+        word = self.agent.word if self.agent is not None else None
+        record = StepRecord(
+            kind=kind,
+            step=progress.step,
+            samples=samples,
+            want=0,
+            compute_us=int(self._compute_s * 1e6),
+            leaving=int(self.leave_wish),
+            ahead=self.ahead,
+            next_generation=word.generation if word else 0,
+            switch_step=word.switch_step if word else 0,
+            token=word.token if word else 0,
+            detail=detail,
+        )
+        return self.group.exchange(pack(record))
+
+    def _present(self) -> tuple[Progress, Group, Round]:
+        assert self.progress is not None
+        assert self.group is not None
+        return self.progress, self.group, self.round()

@@ -1,0 +1,226 @@
+"""Elastic PyTorch: `import edl.torch as edl`.
+
+    edl.init()
+    model = Net()
+    opt = edl.Optimizer(torch.optim.SGD(model.parameters(), lr=0.1), model=model)
+    loader = edl.DataLoader(dataset, batch_size=384, seed=0)   # 384 = the aggregate batch
+    for epoch in edl.epochs(3):
+        for x, y in loader:
+            loss = F.cross_entropy(model(x), y)
+            opt.zero_grad(); loss.backward(); opt.step()
+            edl.notify_batch_end()
+    edl.shutdown()
+
+The same script runs alone with `python train.py`, or on any number of workers with
+`edl run -n 4 train.py`; workers may come and go at any batch boundary.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError(
+        "edl.torch needs PyTorch: pip install 'edl-elastic[torch]', or torch>=2.13,<2.14"
+    ) from error
+from torch.utils.data import Dataset
+
+from edl.collective.gloo import check_torch
+from edl.errors import Leave, UsageError
+from edl.runtime.departure import install_signals
+from edl.runtime.identity import identify
+from edl.torch.dataset import Loader as _Loader
+from edl.torch.optimizer import elastic as _elastic
+from edl.torch.plugin import Plugin as _Plugin
+from edl.torch.state import Holder
+
+__all__ = [
+    "DataLoader",
+    "Leave",
+    "Optimizer",
+    "all_reduce",
+    "device",
+    "epoch",
+    "epochs",
+    "generation",
+    "init",
+    "is_leader",
+    "job",
+    "local_batch_size",
+    "notify_batch_end",
+    "rank",
+    "register",
+    "report",
+    "shutdown",
+    "size",
+    "step",
+]
+
+_Registered = TypeVar("_Registered", bound=Holder)
+_plugin: _Plugin | None = None
+
+
+def init() -> None:
+    """Start this worker. Call it once, first; the model and data are built meanwhile."""
+    global _plugin
+    if _plugin is not None:
+        raise UsageError("edl.init() was called before; call it once, at the script's start")
+    check_torch()
+    _plugin = _Plugin(identify())
+    install_signals(_plugin.session)
+    atexit.register(_at_exit)
+
+
+def shutdown() -> None:
+    """End this worker's part in the job. Also happens by itself when the script ends."""
+    _here().session.shutdown()
+
+
+def Optimizer(  # noqa: N802 - it stands where a class would
+    optimizer: torch.optim.Optimizer, *, model: torch.nn.Module
+) -> torch.optim.Optimizer:
+    """Make any torch optimizer elastic. It stays an instance of its class."""
+    return _elastic(optimizer, model, _here())
+
+
+def register(holder: _Registered) -> _Registered:
+    """Let new workers receive this too: an LR scheduler, GradScaler, EMA, your own counters."""
+    if not callable(getattr(holder, "state_dict", None)) or not callable(
+        getattr(holder, "load_state_dict", None)
+    ):
+        raise UsageError(
+            f"edl.register needs state_dict() and load_state_dict(); "
+            f"{type(holder).__name__} has not both"
+        )
+    _here().state.registered.append(holder)
+    return holder
+
+
+def DataLoader(  # noqa: N802 - it stands where a class would
+    dataset: Dataset[Any],
+    batch_size: int,
+    *,
+    seed: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    epochs: int | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+) -> _Loader:
+    """The elastic loader. `batch_size` is the aggregate batch of all workers together.
+
+    With `epochs` one loop runs over all of them; without, one loop is one epoch.
+    """
+    return _Loader(
+        _here(),
+        dataset,
+        batch_size,
+        seed=seed,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        epochs=epochs,
+        collate_fn=collate_fn,
+    )
+
+
+def epochs(count: int) -> Iterator[int]:
+    """The epochs of the job; a new worker starts in the current one."""
+    session = _here().session
+    progress = session.enter()
+    while not session.over and progress.ledger.epoch < count:
+        current = progress.ledger.epoch
+        yield current
+        if progress.ledger.epoch == current and not session.over:
+            # The script did not touch the loader in this epoch; it counts all the same.
+            progress.close()
+
+
+def notify_batch_end() -> None:
+    """The batch is over: commit it, and gain or lose workers if that is due. May raise Leave."""
+    _here().session.end_step()
+
+
+def all_reduce(tensor: Any, op: str = "mean") -> Any:
+    """Combine a tensor (or a number) of every worker: op is mean, sum, max or min."""
+    plugin = _here()
+    if isinstance(tensor, torch.Tensor):
+        return plugin.all_reduce(tensor, op)
+    combined = plugin.all_reduce(torch.tensor(float(tensor), dtype=torch.float64), op)
+    return float(combined.item())
+
+
+def report(**values: float) -> None:
+    """Show these numbers in `edl status` and the live table; the leader's are shown."""
+    _here().session.reports.update({name: float(value) for name, value in values.items()})
+
+
+def rank() -> int:
+    """This worker's rank in the present generation."""
+    shown = _here().session.shown
+    return shown.rank if shown is not None else 0
+
+
+def size() -> int:
+    """How many workers the present generation has."""
+    shown = _here().session.shown
+    return shown.size if shown is not None else 1
+
+
+def step() -> int:
+    """How many steps are committed."""
+    progress = _here().session.progress
+    return progress.step if progress is not None else 0
+
+
+def epoch() -> int:
+    """The current epoch, from 0."""
+    progress = _here().session.progress
+    return progress.ledger.epoch if progress is not None else 0
+
+
+def generation() -> int:
+    """The number of the present generation; it grows with every change of membership."""
+    shown = _here().session.shown
+    return shown.generation if shown is not None else 0
+
+
+def local_batch_size() -> int:
+    """How many rows of the present batch are this worker's own; 0 on a stand-in batch."""
+    shown = _here().session.shown
+    return shown.count if shown is not None else 0
+
+
+def is_leader() -> bool:
+    """Whether this worker leads the job at the moment."""
+    agent = _here().session.agent
+    return agent.leads if agent is not None else True
+
+
+def job() -> str:
+    """The job's name; `solo` when the script runs alone."""
+    return str(_here().session.job)
+
+
+def device() -> torch.device:
+    """Where this worker computes."""
+    return _here().device
+
+
+def _here() -> _Plugin:
+    if _plugin is None:
+        raise UsageError("call edl.init() first")
+    return _plugin
+
+
+def _at_exit() -> None:
+    if _plugin is None:
+        return
+    if getattr(sys, "last_value", None) is not None:
+        # The script ended with an uncaught exception: it takes part in nothing any more.
+        _plugin.session.abandon()
+        return
+    _plugin.session.shutdown()

@@ -1,0 +1,131 @@
+"""The elastic loader: a map-style dataset, each sample once an epoch, whoever comes and goes.
+
+Owns: which indexes this worker fetches for a step; the ledger says so. Holds: the aggregate batch
+never changes, and neither does the order of samples, however many workers share it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from edl.errors import UsageError
+from edl.protocol.ledger import MapLedger, Slice
+from edl.protocol.progress import StepPlan
+from edl.torch.plugin import Plugin
+
+__all__ = ["Loader"]
+
+# Rows of the batch that a worker without a share runs its loop on; two, for BatchNorm's sake.
+_STAND_IN = 2
+
+
+class Loader:
+    """What `edl.DataLoader` makes."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        seed: int,
+        shuffle: bool,
+        drop_last: bool,
+        epochs: int | None,
+        collate_fn: Callable[[list[Any]], Any] | None,
+    ) -> None:
+        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+            raise UsageError(
+                f"edl.DataLoader needs a map-style dataset with a length; "
+                f"{type(dataset).__name__} has none"
+            )
+        if batch_size < 1:
+            raise UsageError(f"batch_size={batch_size}: the aggregate batch is at least 1")
+        if epochs is not None and epochs < 1:
+            raise UsageError(f"epochs={epochs}: give at least 1, or leave it out")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self._plugin = plugin
+        self._collate = collate_fn or default_collate
+        ledger = MapLedger(
+            samples=len(dataset),
+            batch=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            epochs=epochs or 0,
+        )
+        if ledger.usable() == 0:
+            raise UsageError(
+                f"a dataset of {len(dataset)} samples gives no step with batch_size="
+                f"{batch_size}{' and drop_last' if drop_last else ''}"
+            )
+        self._usable = ledger.usable()
+        plugin.session.open_data(ledger)
+
+    def __len__(self) -> int:
+        """Steps in one epoch; in the whole loop, if it runs over several."""
+        return -(-self._usable // self.batch_size) * (self.epochs or 1)
+
+    def __iter__(self) -> Iterator[Any]:
+        session, reducer = self._plugin.session, self._plugin.reducer
+        progress = session.enter()
+        session.ends_loop = self._ends_loop
+        first = True
+        try:
+            while not session.over and not self._ends_loop():
+                if progress.ledger.epoch_over():
+                    progress.close()
+                plan = session.begin_step(first=first)
+                if plan is None:
+                    break
+                first = False
+                reducer.begin_step()
+                yield self._fetch(plan)
+                if session.plan is plan:
+                    raise UsageError(
+                        "the loop asks for the next batch before edl.notify_batch_end(); call "
+                        "it at the end of each batch"
+                    )
+                if session.loop_closed:
+                    break
+        finally:
+            # A `break` ends here too; a failing script takes part in nothing any more.
+            failing = sys.exc_info()[1]
+            if failing is None or isinstance(failing, GeneratorExit):
+                session.close_loop(reduced=reducer.reduced)
+
+    def _ends_loop(self) -> bool:
+        progress = self._plugin.session.progress
+        assert progress is not None
+        ledger = progress.ledger
+        if self.epochs is None:
+            return ledger.epoch_over()
+        last = ledger.epoch + 1 >= self.epochs
+        return ledger.epoch >= self.epochs or (last and ledger.epoch_over())
+
+    def _fetch(self, plan: StepPlan) -> Any:
+        progress = self._plugin.session.progress
+        assert progress is not None
+        ledger = progress.ledger
+        part = plan.part
+        if part is None:
+            # Real samples, so that the loop's body runs as ever; they are not consumed.
+            rows = min(_STAND_IN, ledger.samples)
+            part = Slice(epoch=ledger.epoch, start=0, count=rows)
+        indexes = ledger.indexes(part)
+        getitems = getattr(self.dataset, "__getitems__", None)
+        if getitems is not None:
+            return self._collate(getitems(indexes))
+        return self._collate([self.dataset[index] for index in indexes])
+
+
+def indexes_of(batch: torch.Tensor, count: int) -> list[int]:
+    """The first `count` values of a batch of indexes."""
+    return [int(value) for value in batch[:count]]

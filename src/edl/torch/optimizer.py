@@ -1,0 +1,79 @@
+"""Any torch optimizer, made elastic in place.
+
+The wrapped object keeps its class in its ancestry, so LR schedulers and GradScaler accept it; only
+`step` and `add_param_group` learn something new. Holds: a step that does not count changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from edl.errors import UsageError
+from edl.torch.plugin import Plugin
+
+__all__ = ["elastic"]
+
+_FOREIGN = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def elastic(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module, plugin: Plugin
+) -> torch.optim.Optimizer:
+    """Make this optimizer average gradients over the workers before it steps."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"edl.Optimizer wraps a torch optimizer, not a {type(optimizer).__name__}")
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"model= must be a torch.nn.Module, not a {type(model).__name__}")
+    for module in model.modules():
+        if type(module).__name__ in _FOREIGN:
+            raise UsageError(
+                f"the model is wrapped in {type(module).__name__}: EDL averages gradients "
+                "itself; pass the bare model"
+            )
+    kind = type(optimizer)
+    if getattr(kind, "edl_elastic", False):
+        raise UsageError("this optimizer is elastic already; wrap it once")
+    inner_step: Callable[..., Any] = optimizer.step
+    inner_add: Callable[..., Any] = optimizer.add_param_group
+
+    def step(self: Any, closure: Callable[[], Any] | None = None, **more: Any) -> Any:
+        if closure is not None:
+            closure = _same_everywhere(closure, plugin)
+        if not plugin.session.before_update():
+            return None
+        return inner_step(closure, **more) if closure is not None else inner_step(**more)
+
+    def add_param_group(self: Any, param_group: dict[str, Any]) -> None:
+        inner_add(param_group)
+        plugin.reducer.watch(param_group["params"])
+
+    # `hooked` tells torch that step is wrapped for profiling and step hooks already.
+    step.hooked = True  # type: ignore[attr-defined]
+    attributes = {"step": step, "add_param_group": add_param_group, "edl_elastic": True}
+    optimizer.__dict__.pop("step", None)
+    optimizer.__class__ = type(f"Elastic{kind.__name__}", (kind,), attributes)
+    plugin.reducer.watch(p for group in optimizer.param_groups for p in group["params"])
+    plugin.state.optimizers.append(optimizer)
+    if not any(model is known for known in plugin.state.models):
+        plugin.state.models.append(model)
+    return optimizer
+
+
+def _same_everywhere(closure: Callable[[], Any], plugin: Plugin) -> Callable[[], Any]:
+    """A closure whose loss is the workers' weighted mean, so that all decide alike by it."""
+
+    def evaluate() -> Any:
+        loss = closure()
+        if loss is None:
+            return None
+        weight = plugin.session.weight()
+        part = torch.as_tensor(loss).detach() * weight
+        if weight == 0.0:
+            part = torch.zeros_like(part)
+        return plugin.all_reduce(part, "sum")
+
+    return evaluate

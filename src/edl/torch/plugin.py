@@ -1,0 +1,83 @@
+"""The framework port filled by torch: what the session asks of a plug-in.
+
+Owns: this process's state, reducer and session. One plug-in a process, made by `edl.init()`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+
+from edl.collective.gloo import build_group
+from edl.errors import UsageError
+from edl.protocol.topology import Generation
+from edl.runtime.board import Board
+from edl.runtime.framework import Group, Transfer
+from edl.runtime.identity import Identity
+from edl.runtime.session import Session
+from edl.torch.reducer import Reducer
+from edl.torch.state import State
+from edl.types import WorkerId
+
+__all__ = ["Plugin"]
+
+_OPS = ("mean", "sum", "max", "min")
+
+
+class Plugin:
+    """torch as the session knows it."""
+
+    def __init__(self, identity: Identity | None) -> None:
+        self.state = State()
+        self.session = Session(self, identity)
+        self.reducer = Reducer(self.session)
+        use_gpu = identity is not None and torch.cuda.is_available()
+        self.device = torch.device("cuda", 0) if use_gpu else torch.device("cpu")
+
+    # -- the port --------------------------------------------------------------------------
+
+    def build_group(
+        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+    ) -> Group:
+        return build_group(generation, me, board, bind, timeout_s)
+
+    def start_sending(self, group: Group, snapshot: dict[str, int]) -> Callable[[], Transfer]:
+        return self.state.start_sending(group, snapshot)
+
+    def receive(self, group: Group) -> tuple[dict[str, int], Transfer]:
+        return self.state.receive(group)
+
+    def even_out(self, group: Group, root: int) -> None:
+        """Everyone takes the root's buffers, in one message per dtype."""
+        kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+        for buffer in self.state.buffers():
+            kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer)
+        with torch.no_grad():
+            for buffers in kinds.values():
+                flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
+                group.broadcast(flat, root).wait()
+                parts = flat.split([buffer.numel() for buffer in buffers])
+                for buffer, part in zip(buffers, parts, strict=True):
+                    buffer.copy_(part.view(buffer.shape))
+
+    def void_step(self, group: Group) -> None:
+        self.reducer.void_step(group)
+
+    # -- what scripts call -----------------------------------------------------------------
+
+    def all_reduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
+        """The same tensor on every worker: mean, sum, max or min of everyone's."""
+        if op not in _OPS:
+            raise UsageError(f"op={op!r} is not one of {', '.join(_OPS)}")
+        text = f"{op}/{tensor.dtype}/{tuple(tensor.shape)}".encode()
+        detail = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
+        group = self.session.reduce_round(detail)
+        result = tensor.detach().clone().contiguous()
+        if group is None or group.size == 1:
+            return result
+        group.all_reduce(result, "sum" if op == "mean" else op).wait()
+        if op != "mean":
+            return result
+        return result / group.size if result.is_floating_point() else result // group.size

@@ -1,0 +1,96 @@
+"""A state_dict as plain values plus a list of tensors, and back. No pickle.
+
+What a scheduler, scaler or optimizer keeps is numbers, strings, containers and tensors. The
+skeleton travels as msgpack with tensors replaced by their place in the list. Anything else is
+refused by its path, so that nothing is silently left behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from edl.errors import UsageError
+
+__all__ = ["flatten", "unflatten"]
+
+_MAPS: dict[str, Callable[[list[Any]], Any]] = {
+    "dict": dict,
+    "OrderedDict": OrderedDict,
+    "Counter": lambda pairs: Counter(dict(pairs)),
+    "defaultdict": lambda pairs: defaultdict(None, pairs),
+}
+_ROWS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "Size": torch.Size,
+}
+
+
+def flatten(value: object, path: str, tensors: list[torch.Tensor]) -> Any:
+    """The skeleton of a value; its tensors are appended to the list."""
+    if value is None or isinstance(value, (bool, str, bytes)):
+        return value
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {"$": "tensor", "at": len(tensors) - 1}
+    if isinstance(value, np.ndarray):
+        tensors.append(torch.from_numpy(np.ascontiguousarray(value)))
+        return {"$": "array", "at": len(tensors) - 1}
+    if isinstance(value, np.generic):
+        return flatten(value.item(), path, tensors)
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else {"$": "int", "text": str(value)}
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, torch.dtype):
+        return {"$": "dtype", "name": str(value).removeprefix("torch.")}
+    kind = type(value).__name__
+    if isinstance(value, dict) and kind in _MAPS:
+        pairs = [
+            [flatten(k, f"{path}[key]", tensors), flatten(v, f"{path}[{k!r}]", tensors)]
+            for k, v in value.items()
+        ]
+        return {"$": kind, "pairs": pairs}
+    if isinstance(value, (list, tuple, set)) and kind in _ROWS:
+        rows = [flatten(v, f"{path}[{i}]", tensors) for i, v in enumerate(value)]
+        return {"$": kind, "rows": rows}
+    raise UsageError(
+        f"{path} is a {type(value).__module__}.{kind}, which cannot be sent to a new worker; "
+        "state_dict() may hold tensors, numbers, strings, dicts, lists, tuples and sets"
+    )
+
+
+def unflatten(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
+    """The inverse of `flatten`."""
+    if not isinstance(skeleton, dict):
+        return skeleton
+    kind = skeleton["$"]
+    if kind == "tensor":
+        return tensors[skeleton["at"]]
+    if kind == "array":
+        return tensors[skeleton["at"]].numpy()
+    if kind == "int":
+        return int(skeleton["text"])
+    if kind == "dtype":
+        return getattr(torch, skeleton["name"])
+    if kind in _MAPS:
+        pairs = [(unflatten(k, tensors), unflatten(v, tensors)) for k, v in skeleton["pairs"]]
+        return _MAPS[kind](pairs)
+    return _ROWS[kind]([unflatten(row, tensors) for row in skeleton["rows"]])
+
+
+def encode(skeleton: Any) -> bytes:
+    """A skeleton as bytes."""
+    return msgspec.msgpack.encode(skeleton)
+
+
+def decode(blob: bytes) -> Any:
+    """The inverse of `encode`."""
+    return msgspec.msgpack.decode(blob)

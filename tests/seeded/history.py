@@ -1,0 +1,98 @@
+"""What happened in one world, as the checkers read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from edl.protocol.effects import Announce
+from edl.protocol.record import StepRecord
+from edl.protocol.requests import Final
+from edl.protocol.topology import Generation
+from edl.types import WorkerId
+
+__all__ = ["Answered", "Committed", "Exit", "Gathered", "History", "Moved", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """One worker has committed one step."""
+
+    worker: WorkerId
+    generation: int
+    step: int
+    epoch: int
+    indexes: tuple[int, ...]
+    weight: float
+    before: tuple[int, int]
+    after: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One worker has left a generation at a step, for another one or for good."""
+
+    worker: WorkerId
+    source: int
+    target: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """One complete round of records."""
+
+    generation: Generation
+    records: tuple[StepRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A leader has sent a final answer."""
+
+    time: float
+    worker: WorkerId
+    answer: Final
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    time: float
+    status: int
+    why: str
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as its requester saw it."""
+
+    request_id: str
+    kind: str
+    joiners: tuple[WorkerId, ...]
+    finals: list[tuple[float, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class History:
+    """Everything a checker may want to know."""
+
+    samples: int
+    batch: int
+    epochs: int
+    drop_last: bool
+    commits: list[Committed] = field(default_factory=list)
+    moves: list[Moved] = field(default_factory=list)
+    rounds: list[Gathered] = field(default_factory=list)
+    announcements: list[tuple[WorkerId, Announce]] = field(default_factory=list)
+    leaders: list[tuple[WorkerId, int]] = field(default_factory=list)
+    answers: dict[str, list[Answered]] = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+    generations: dict[int, Generation] = field(default_factory=dict)
+    started: dict[WorkerId, float] = field(default_factory=dict)
+    exits: dict[WorkerId, Exit] = field(default_factory=dict)
+    dismissals: dict[WorkerId, bool] = field(default_factory=dict)
+    broken_epochs: set[int] = field(default_factory=set)
+    crashes: list[str] = field(default_factory=list)
+    state: str = ""
+    ended_at: float = 0.0
+    stuck: str = ""  # what everybody waits for, when the time is up
+    lost: bool = False  # a member died: what follows is recovery's business

@@ -1,0 +1,187 @@
+"""What a seed stands for: the job, its scripts' habits, what is asked of it, and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from edl.config import Settings
+
+__all__ = ["FATES", "Ask", "Plan", "draw_big_plan", "draw_plan"]
+
+FATES = (
+    "dies before it registers",
+    "never registers",
+    "never becomes ready",
+    "dies registered",
+    "dies building",
+    "dies announced",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request: when, what, and how the requester behaves."""
+
+    time: float
+    kind: str  # out, in, in-leader, in-named, in-slot, stop, bad
+    count: int
+    twice: bool  # a second requester asks under the same id
+    again: bool  # it asks once more after the final answer
+    fates: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """One world."""
+
+    seed: int
+    founders: int
+    samples: int
+    batch: int
+    epochs: int
+    shuffle: bool = True
+    drop_last: bool = False
+    reduces: int = 0
+    step_s: float = 0.1
+    context_s: float = 1.0
+    delay_s: float = 0.002
+    store_s: float = 0.004
+    lag_s: float = 0.0005
+    lag_spikes: float = 0.0
+    slow_messages: float = 0.0
+    slow_store: float = 0.0
+    losses: int = 0
+    losses_until: float = 0.0
+    lapses: tuple[float, ...] = ()
+    group_falls: float = 0.0
+    key_makers: int = 0  # 0: every member makes a key
+    big: bool = False
+    asks: list[Ask] = field(default_factory=list)
+    breaks: dict[int, int] = field(default_factory=dict)  # step -> who (modulo the size)
+    quits: dict[int, int] = field(default_factory=dict)
+    wishes: dict[int, int] = field(default_factory=dict)
+    pauses: dict[int, tuple[int, float]] = field(default_factory=dict)
+    settings: Settings = field(
+        default_factory=lambda: Settings(
+            switch_allowance_s=0.3,
+            register_timeout_s=6.0,
+            ready_timeout_s=12.0,
+            build_timeout_s=3.0,
+        )
+    )
+
+
+def _job(rng: random.Random, seed: int) -> Plan:
+    """The data and the speed of a job."""
+    batch = rng.choice((1, 2, 3, 4, 5, 7, 8, 12, 16, 24))
+    shape = rng.random()
+    if shape < 0.12:
+        samples, epochs = rng.randint(1, batch), rng.randint(3, 9)  # one step an epoch
+    elif shape < 0.3:
+        samples, epochs = batch * rng.randint(2, 8), rng.randint(1, 4)
+    else:
+        samples, epochs = rng.randint(batch, batch * 14), rng.randint(1, 4)
+    drop_last = samples >= batch and rng.random() < 0.15
+    plan = Plan(
+        seed=seed,
+        founders=rng.choice((1, 1, 2, 2, 3, 3, 4, 5)),
+        samples=samples,
+        batch=batch,
+        epochs=epochs,
+        shuffle=rng.random() < 0.7,
+        drop_last=drop_last,
+        reduces=rng.choice((0, 0, 0, 1, 2)),
+        step_s=rng.choice((0.005, 0.05, 0.2, 0.2, 0.6, 0.6, 1.5)),
+        context_s=rng.choice((0.2, 1.0, 3.0)),
+        delay_s=rng.choice((0.0005, 0.005, 0.03, 0.1)),
+        store_s=rng.choice((0.001, 0.01, 0.1)),
+        lag_s=rng.choice((0.0002, 0.002, 0.02)),
+        key_makers=rng.choice((0, 0, 1)),
+    )
+    low = rng.choice((1, 1, 1, 2))
+    plan.settings = Settings(
+        switch_allowance_s=rng.choice((0.01, 0.3, 0.5)),
+        register_timeout_s=rng.choice((3.0, 6.0)),
+        ready_timeout_s=rng.choice((5.0, 12.0)),
+        build_timeout_s=rng.choice((1.0, 3.0)),
+        min_workers=min(low, plan.founders),
+        max_workers=rng.choice((0, 0, 0, plan.founders + 2)),
+    )
+    return plan
+
+
+def draw_plan(seed: int) -> Plan:
+    """The world of one seed."""
+    rng = random.Random(f"plan/{seed}")
+    plan = _job(rng, seed)
+    steps = max(1, -(-plan.samples // plan.batch) * plan.epochs)
+    length = plan.context_s + steps * (plan.step_s + 4 * plan.delay_s)
+    for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4, 6))):
+        plan.asks.append(_ask(rng, length))
+    if rng.random() < 0.15:
+        when = plan.context_s + length * rng.random()
+        plan.asks.append(_ask(rng, length, kind="stop", time=when))
+    if rng.random() < 0.2:
+        plan.breaks = {rng.randrange(1, steps + 1): rng.randrange(8) for _ in range(2)}
+    if rng.random() < 0.06 and not plan.reduces:
+        plan.quits = {rng.randrange(1, steps + 1): rng.randrange(8)}
+    if rng.random() < 0.25:
+        plan.wishes = {rng.randrange(steps): rng.randrange(8) for _ in range(rng.choice((1, 1, 3)))}
+    if rng.random() < 0.25:
+        plan.pauses = {
+            rng.randrange(steps): (rng.randrange(8), 2 + 10 * rng.random()) for _ in range(2)
+        }
+    trouble = rng.random()
+    if trouble < 0.35:
+        plan.losses, plan.losses_until = rng.randint(1, 8), length * 1.2
+    elif trouble < 0.42:
+        plan.lapses = tuple(length * rng.random() for _ in range(rng.choice((1, 2))))
+    if rng.random() < 0.2:
+        plan.lag_spikes = 0.05
+    if rng.random() < 0.2:
+        plan.slow_messages = 0.05
+    if rng.random() < 0.1:
+        plan.slow_store = 0.1
+    if rng.random() < 0.1:
+        plan.group_falls = 0.1
+    return plan
+
+
+def _ask(rng: random.Random, length: float, *, kind: str = "", time: float | None = None) -> Ask:
+    kinds = ("out", "out", "out", "in", "in", "in-leader", "in-named", "in-slot", "bad")
+    count = rng.choice((1, 1, 1, 2, 2, 3))
+    doomed = rng.random() < 0.35
+    fates = tuple(
+        rng.choice(FATES) if doomed and rng.random() < 0.6 else "lives" for _ in range(count)
+    )
+    return Ask(
+        time=length * 1.1 * rng.random() if time is None else time,
+        kind=kind or rng.choice(kinds),
+        count=count,
+        twice=rng.random() < 0.15,
+        again=rng.random() < 0.2,
+        fates=fates,
+    )
+
+
+def draw_big_plan(seed: int, workers: int) -> Plan:
+    """A job of a thousand workers: few steps, one grows it and one shrinks it."""
+    rng = random.Random(f"big/{seed}")
+    plan = Plan(
+        seed=seed,
+        founders=workers,
+        samples=workers * 4 + rng.randrange(workers),
+        batch=workers + rng.randrange(-20, 20),
+        epochs=1,
+        step_s=2.0,
+        key_makers=1,
+        big=True,
+        settings=Settings(switch_allowance_s=0.3),
+    )
+    leaders_too = rng.choice(("in", "in-leader"))
+    plan.asks = [
+        Ask(time=3.0, kind="out", count=3, twice=False, again=False, fates=("lives",) * 3),
+        Ask(time=7.0, kind=leaders_too, count=2, twice=True, again=True, fates=()),
+    ]
+    return plan
