@@ -17,9 +17,10 @@ __all__ = ["Collective", "Exchange", "Gate"]
 class Gate:
     """Something that a training thread can wait for."""
 
-    __slots__ = ("_waiting", "open")
+    __slots__ = ("_waiting", "kind", "open")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self.open = False
         self._waiting: list[Callable[[], None]] = []
 
@@ -36,11 +37,10 @@ class Gate:
 class Exchange(Gate):
     """One value of each member, in rank order once it is complete."""
 
-    __slots__ = ("kind", "_missing", "_order", "values")
+    __slots__ = ("_missing", "_order", "values")
 
     def __init__(self, kind: str, order: tuple[WorkerId, ...]) -> None:
-        super().__init__()
-        self.kind = kind
+        super().__init__(kind)
         self._order = order
         self._missing = set(order)
         self.values: dict[WorkerId, Any] = {}

@@ -114,6 +114,9 @@ class Trainer:
         while not self.progress.ledger.job_over():
             how = yield from self._loop()
             if how is How.QUIT:
+                # The script leaves its epochs early: what was left of them stays unused.
+                ledger = self.progress.ledger
+                host.history.broken_epochs |= set(range(ledger.epoch, ledger.epochs))
                 break
             if how is not How.CLOSED:
                 yield from self._end(how)

@@ -7,6 +7,7 @@ behind a bucket. Holds: a group that failed once is never used again.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -132,6 +133,12 @@ class GlooGroup:
         if self._state is None:
             raise AssertionError("this generation has no newcomers for this member")
         return _Work(self._state.broadcast([tensor], _from(0)), tensor)
+
+    def abandon(self) -> None:
+        # A destructor waits for pending work; this work never ends, so nothing is destroyed.
+        for group in (self._control, self._data, self._state):
+            if group is not None:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
     def drop(self) -> None:
         self._control = self._data = self._state = None

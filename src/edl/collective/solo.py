@@ -39,5 +39,8 @@ class SoloGroup:
     def broadcast_state(self, tensor: Any) -> _Done:
         return _Done([])
 
+    def abandon(self) -> None:
+        return
+
     def drop(self) -> None:
         return

@@ -102,9 +102,15 @@ class Census:
     def on_state(self, state: str) -> None:
         self.over = self.over or state
 
-    def on_dismissed(self, worker: WorkerId) -> None:
-        """The launcher itself ends this process, so its end says nothing."""
+    def on_not_started(self, workers: Iterable[WorkerId]) -> None:
+        """Their processes could not be started, so nobody waits for their ends."""
+        self._alive -= set(workers) - self._request_of.keys()
+
+    def on_dismissed(self, worker: WorkerId) -> bool:
+        """The launcher itself ends this process, so its end says nothing. False: it did before."""
+        new = worker not in self._dismissed
         self._dismissed.add(worker)
+        return new
 
     def on_ended(self, ended: Ended, now: float) -> None:
         self._alive.discard(ended.worker)
@@ -126,6 +132,12 @@ class Census:
     def pending(self) -> list[WorkerId]:
         """Processes of newcomers that the job has not taken in."""
         return sorted(self._alive - self._members - self._left)
+
+    def request_of(self, worker: WorkerId) -> str:
+        return self._request_of.get(worker, "")
+
+    def started_for(self, request_id: str) -> list[WorkerId]:
+        return [worker for worker, owner in self._request_of.items() if owner == request_id]
 
     def of_request(self, request_id: str) -> list[WorkerId]:
         """Newcomers of this request that run and have not been taken in."""

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from edl.errors import Refused, UnknownJob, UsageError
 from edl.protocol.tale import AdjustmentRecord, Parts
@@ -306,8 +307,12 @@ def write_json(path: Path, fields: Mapping[str, object]) -> None:
     part.replace(path)
 
 
-def _record(fields: dict[str, object]) -> AdjustmentRecord:
-    parts = fields["parts"]
-    assert isinstance(parts, dict)
-    names = {key: tuple(fields[key]) for key in ("joined", "left")}  # type: ignore[arg-type]
-    return AdjustmentRecord(**{**fields, **names, "parts": Parts(**parts)})  # type: ignore[arg-type]
+def _record(fields: dict[str, Any]) -> AdjustmentRecord:
+    return AdjustmentRecord(
+        **{
+            **fields,
+            "joined": tuple(fields["joined"]),
+            "left": tuple(fields["left"]),
+            "parts": Parts(**fields["parts"]),
+        }
+    )

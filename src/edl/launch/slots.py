@@ -43,6 +43,15 @@ class SlotBook:
         indexes = self._indexes()
         return None if indexes is None else len(indexes)
 
+    @property
+    def gpus(self) -> int:
+        """How many of the slots are GPUs: all or none."""
+        return len(self._devices)
+
+    def check_room(self, count: int) -> None:
+        """Refused if so many workers can never sit here."""
+        self._choose(count)
+
     def device(self, slot: Gpu) -> str | None:
         """What CUDA_VISIBLE_DEVICES must be for a worker on this slot; None: leave it alone."""
         return self._devices.get(slot.index)

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from edl.config import Settings
-from edl.protocol.messages import AdjustmentRecord, AdjustmentStatus, Parts, Switched
+from edl.protocol.messages import (
+    AdjustmentRecord,
+    AdjustmentStatus,
+    Parts,
+    RendezvousKey,
+    Switched,
+)
 from edl.protocol.topology import Generation
 from edl.types import Gpu, Member, WorkerId
 
@@ -44,6 +50,7 @@ class Adjustment:
     arrived: dict[WorkerId, Member] = field(default_factory=dict)
     ready: set[WorkerId] = field(default_factory=set)
     generation: Generation | None = None
+    keys: dict[str, RendezvousKey] = field(default_factory=dict)
     waiting: set[WorkerId] = field(default_factory=set)
     step: int = 0
     why: str = ""

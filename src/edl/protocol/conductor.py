@@ -15,7 +15,7 @@ from edl.protocol.adjustment import Adjustment, Phase
 from edl.protocol.effects import Announce, Effect, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.pace import Pace
-from edl.protocol.record import STOP
+from edl.protocol.record import STOP, WITHDRAWN
 from edl.protocol.topology import Generation, draw_next
 from edl.protocol.voice import Voice
 from edl.types import WorkerId
@@ -89,10 +89,19 @@ class Conductor:
 
     def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
         target = self.adjustment.generation if self.adjustment else None
-        if target is None or target.number != message.generation:
+        if self.adjustment is None or target is None or target.number != message.generation:
             return []
-        others = [worker for worker in target.workers() if worker != message.worker]
-        return self.voice.to(others, message)
+        return self.voice.relay(message, self.adjustment.keys, target)
+
+    def catch_up(self, worker: WorkerId) -> list[Effect]:
+        """What a worker that was away may have missed of the generation being built."""
+        adjustment = self.adjustment
+        if adjustment is None or adjustment.phase is not Phase.BUILDING:
+            return []
+        target = adjustment.generation
+        if target is None or worker not in adjustment.touched():
+            return []
+        return self.voice.brief(worker, target, adjustment.keys)
 
     def on_group_built(self, message: m.GroupBuilt, now: float) -> list[Effect]:
         adjustment = self.adjustment
@@ -110,6 +119,9 @@ class Conductor:
             return []
         if not event.done:
             return self.undo("another leader has recorded a generation meanwhile", now)
+        if not self.current(int(json.loads(event.value or b"{}").get("number", 0))):
+            # The late answer about a generation that was given up meanwhile.
+            return []
         ahead = self.pace.steps_for(self.settings.switch_allowance_s)
         adjustment.announce(step=self.pace.step + 1 + ahead, now=now)
         told = self.voice.tell("adjust.announced", adjustment.request_id, at=adjustment.step)
@@ -120,12 +132,15 @@ class Conductor:
         self.pace.on_committed(event)
         self.voice.step = event.step
         adjustment = self.adjustment
-        if adjustment is not None and adjustment.phase is Phase.WITHDRAWING:
-            # Nobody's record of this step named the generation: it can no longer happen.
-            named = {record.next_generation for record in event.records}
-            target = adjustment.generation
-            return [] if target and target.number in named else self.undone(now)
-        return []
+        if adjustment is None or adjustment.phase is not Phase.WITHDRAWING:
+            return []
+        # A record that was made after the undo says so. One that merely does not name the
+        # generation may be from before the announcement, with the one that does still to come.
+        target = adjustment.generation
+        number = target.number if target else 0
+        said = {(record.next_generation, record.switch_step) for record in event.records}
+        stopped = any(what == STOP for what, _ in said)
+        return self.undone(now) if stopped or (WITHDRAWN, number) in said else []
 
     def on_switch_decided(self, number: int, step: int, now: float) -> list[Effect]:
         """The committed records made the switch happen; what follows is another generation."""
@@ -142,8 +157,12 @@ class Conductor:
         adjustment = self.adjustment
         if adjustment is None or not self.current(message.generation):
             return []
-        if not adjustment.on_switched(message):
-            return []
+        return self.completed(now) if adjustment.on_switched(message) else []
+
+    def completed(self, now: float) -> list[Effect]:
+        """Everybody is in the new generation."""
+        adjustment = self.adjustment
+        assert adjustment is not None
         record = adjustment.report(now)
         self.adjustment = None
         self.voice.chronicle.records.append(record)
@@ -165,11 +184,13 @@ class Conductor:
     def undone(self, now: float, *, finished: bool = False) -> list[Effect]:
         adjustment = self.adjustment
         assert adjustment is not None
+        withdrawn = adjustment.phase is Phase.WITHDRAWING
         self.adjustment = None
         request_id, why = adjustment.request_id, adjustment.why
         number = adjustment.generation.number if adjustment.generation else 0
         word = m.Undo(generation=number, request_id=request_id, why=why, finished=finished)
-        effects = self.voice.to(adjustment.touched(), word)
+        effects: list[Effect] = [self.word()] if withdrawn else []
+        effects += self.voice.to(adjustment.touched(), word)
         for worker in adjustment.arrived:
             self.voice.peers.pop(worker, None)
         answer: m.Finished | m.Undone = m.Undone(request_id=request_id, reason=why)
@@ -194,6 +215,9 @@ class Conductor:
         if adjustment and adjustment.phase is Phase.ANNOUNCED and adjustment.generation:
             number = adjustment.generation.number
             return Announce(generation=number, switch_step=adjustment.step, token=self.token)
+        if adjustment and adjustment.phase is Phase.WITHDRAWING and adjustment.generation:
+            number = adjustment.generation.number
+            return Announce(generation=WITHDRAWN, switch_step=number, token=self.token)
         return Announce(generation=0, switch_step=0, token=self.token)
 
     def record(self, generation: Generation) -> StoreSwap:

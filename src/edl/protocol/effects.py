@@ -85,7 +85,7 @@ class OfferKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announce:
-    """Put this announcement in every step record from now on; generation 0 withdraws it."""
+    """Put this announcement in every step record from now on; generation 0: none."""
 
     generation: int
     switch_step: int

@@ -6,6 +6,7 @@ begins only when all of them have and the generation is in the store.
 
 from __future__ import annotations
 
+from edl.protocol.messages import RendezvousKey
 from edl.protocol.topology import Generation, draw_first
 from edl.types import Member, WorkerId
 
@@ -21,6 +22,7 @@ class Founding:
         self.token = token
         self.arrived: dict[WorkerId, Member] = {}
         self.generation: Generation | None = None
+        self.keys: dict[str, RendezvousKey] = {}
         self._ready: set[WorkerId] = set()
         self._unbuilt: set[WorkerId] = set()
 

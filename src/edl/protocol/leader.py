@@ -51,6 +51,7 @@ class Leader:
                 return self.on_register(peer, message, now)
             case m.Hail(worker=worker):
                 self.voice.peers[worker] = peer
+                return [*self.conductor.catch_up(worker), *self.hand_over(now, to=worker)]
             case m.Ready():
                 return self.on_ready(message, now)
             case m.RendezvousKey():
@@ -60,7 +61,7 @@ class Leader:
             case m.GroupFailed(generation=number, worker=worker, why=why):
                 if self.conductor.current(number):
                     return self.conductor.undo(f"{worker} could not build the group: {why}", now)
-            case m.Switched():
+            case m.Switched() if not self._leaves():
                 return self.conductor.on_switched(message, now)
             case m.Leaving(worker=worker):
                 self.voice.peers.pop(worker, None)
@@ -97,10 +98,20 @@ class Leader:
 
     def on_register(self, peer: int, message: m.Register, now: float) -> list[Effect]:
         worker, adjustment = message.member.worker, self.conductor.adjustment
-        if not self._founded() and not message.request_id:
+        generation, first = self.conductor.generation, self.founding.generation
+        if generation is None and not message.request_id:
             self.voice.peers[worker] = peer
             self.founding.on_registered(message.member)
-            return self.voice.tell("worker.registered", worker=worker, pid=message.member.pid)
+            told = self.voice.tell("worker.registered", worker=worker, pid=message.member.pid)
+            return [*told, *(self.voice.brief(worker, first, self.founding.keys) if first else [])]
+        if self._returns(message):
+            self.voice.peers[worker] = peer
+            began = generation is not None and generation.founding
+            word = m.Founded(generation=generation.number if generation else 0)
+            return [
+                *(self.voice.to([worker], word) if began else []),
+                *self.conductor.catch_up(worker),
+            ]
         if not self._expects(message):
             reason = "the job is over" if self.over else f"{worker} is not expected (any more)"
             answer = m.Rejected(request_id=message.request_id, reason=reason, finished=self.over)
@@ -131,6 +142,15 @@ class Leader:
             context_s=message.context_s,
         )
         return [*told, *self.conductor.when_gathered(now)]
+
+    def _returns(self, message: m.Register) -> bool:
+        """It was here before, lost its connection, and does not know yet that it has entered."""
+        adjustment, generation = self.conductor.adjustment, self.conductor.generation
+        worker = message.member.worker
+        if generation is not None and worker in generation:
+            return True
+        here = adjustment is not None and adjustment.request_id == message.request_id
+        return here and adjustment is not None and worker in adjustment.arrived
 
     def _expects(self, message: m.Register) -> bool:
         adjustment = self.conductor.adjustment
@@ -176,10 +196,9 @@ class Leader:
         if self.over:
             answer = m.Finished(request_id=message.request_id, reason="the job is over")
             return self.voice.final(answer, peer)
-        if not self._founded():
-            return self.voice.retry(
-                message.request_id, peer, "the job is starting", self.settings.retry_after_s
-            )
+        if not self._founded() or self._leaves():
+            reason = "the leader changes" if self._leaves() else "the job is starting"
+            return self.voice.retry(message.request_id, peer, reason, self.settings.retry_after_s)
         self.conductor.stopping = message.why
         effects = self.conductor.undo("the job is stopping", now)
         effects += self.voice.accept(message.request_id, peer)
@@ -219,7 +238,10 @@ class Leader:
         effects: list[Effect] = []
         stopping, adjustment = self.conductor.stopping, self.conductor.adjustment
         reason = f"the job was stopped ({stopping})" if stopping else "the job is over"
-        if adjustment is not None and adjustment.phase is not Phase.SWITCHING:
+        if adjustment is not None and adjustment.phase is Phase.SWITCHING:
+            # The closing record was made in the new generation: everybody is in it.
+            effects += self.conductor.completed(now)
+        elif adjustment is not None:
             adjustment.why = reason
             effects += self.conductor.undone(now, finished=True)
         for request_id in self.voice.requests.open_ids():
@@ -269,7 +291,7 @@ class Leader:
         first = self.founding.generation
         if self._founded() or first is None:
             return self.conductor.on_rendezvous_key(message)
-        return self.voice.to((w for w in first.workers() if w != message.worker), message)
+        return self.voice.relay(message, self.founding.keys, first)
 
     def on_group_built(self, message: m.GroupBuilt, now: float) -> list[Effect]:
         first = self.founding.generation
@@ -305,9 +327,14 @@ class Leader:
             return self.on_job_over(now)
         effects = self.conductor.on_switch_decided(number, step, now)
         generation = self.conductor.generation
-        if generation is None or self.me in generation:
-            return effects
-        return [*effects, *self.voice.to([generation.leader], self.handover(now))]
+        return [*effects, *self.hand_over(now, to=generation.leader if generation else self.me)]
+
+    def hand_over(self, now: float, *, to: WorkerId) -> list[Effect]:
+        """To the successor of a leader that leaves; again whenever it may have been lost."""
+        generation = self.conductor.generation
+        if generation is None or not self._leaves() or to != generation.leader:
+            return []
+        return self.voice.to([to], self.handover(now))
 
     # -- small things ----------------------------------------------------------------------
 
@@ -330,6 +357,11 @@ class Leader:
 
     def _founded(self) -> bool:
         return self.conductor.generation is not None
+
+    def _leaves(self) -> bool:
+        """The switch left this leader out: what is still open is its successor's."""
+        generation = self.conductor.generation
+        return generation is not None and self.me not in generation
 
     def _preempted(self, event: StepCommitted, now: float) -> list[Effect]:
         """A record may say that its worker was told to go (SIGTERM): scale it in."""

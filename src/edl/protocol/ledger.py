@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from edl.protocol.permutation import Permutation
 from edl.protocol.topology import split
@@ -86,13 +87,18 @@ class MapLedger:
             )
         return replace(self, position=self.position + total)
 
+    def entered(self, members: Sequence[WorkerId]) -> MapLedger:
+        """Another membership changes nothing here: shares are drawn anew at every step."""
+        return self
+
     def next_epoch(self) -> MapLedger:
         """The ledger at the start of the next epoch; what was left of this one stays unused."""
         return replace(self, epoch=self.epoch + 1, position=0)
 
-    def snapshot(self) -> dict[str, int]:
-        """The ledger as plain numbers, for a newcomer or a checkpoint."""
+    def snapshot(self) -> dict[str, Any]:
+        """The ledger as plain values, for a newcomer or a checkpoint."""
         return {
+            "kind": "map",
             "samples": self.samples,
             "batch": self.batch,
             "seed": self.seed,
@@ -104,7 +110,7 @@ class MapLedger:
         }
 
     @staticmethod
-    def restored(values: Mapping[str, int]) -> MapLedger:
+    def restored(values: Mapping[str, Any]) -> MapLedger:
         plain = dict(values)
         return MapLedger(
             samples=plain["samples"],

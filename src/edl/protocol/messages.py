@@ -19,7 +19,6 @@ from edl.protocol.tale import (
 from edl.protocol.topology import Generation
 from edl.types import Gpu, Member, WorkerId
 
-
 # -- a worker arrives ------------------------------------------------------------------------
 
 

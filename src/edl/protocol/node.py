@@ -12,7 +12,7 @@ from collections import deque
 from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.effects import Close, Dial, Effect, MayGo, Send, StoreSwap
-from edl.protocol.election import LEADER_KEY, Election
+from edl.protocol.election import LEADER_KEY, Election, Known
 from edl.protocol.events import (
     ContextReady,
     Entered,
@@ -32,7 +32,7 @@ from edl.protocol.events import (
     Tick,
 )
 from edl.protocol.leader import Leader
-from edl.protocol.worker import Worker
+from edl.protocol.worker import State, Worker
 from edl.types import Address, Member, WorkerId
 
 __all__ = ["LOCAL", "Node"]
@@ -83,6 +83,8 @@ class Node:
         self._early: deque[tuple[int, m.Message]] = deque()
         self._past: m.Handover | None = None
         self._predecessor: int | None = None
+        self._heir = False  # the present generation's leader, but not yet in office
+        self._over = False
         self._may_go = False
 
     def step(self, event: Event, now: float) -> list[Effect]:
@@ -123,9 +125,7 @@ class Node:
             case Entered():
                 self._on_entered(event)
             case JobOver():
-                if self.leader:
-                    return self.leader.on_job_over(now)
-                return self._release()
+                return self._on_job_over(now)
         return []
 
     def _settle(self, effects: list[Effect], now: float) -> list[Effect]:
@@ -139,18 +139,20 @@ class Node:
                 return done
             effect = queue.popleft()
             if isinstance(effect, Send) and effect.peer == LOCAL:
-                if isinstance(effect.message, _FOR_LEADER) and self.leader is not None:
-                    reaction = self.leader.on_message(LOCAL, effect.message, now)
-                    relayed = isinstance(effect.message, m.RendezvousKey)
-                    if relayed and effect.message.worker != self.me.worker:  # type: ignore[union-attr]
-                        reaction = self.worker.on_message(effect.message)
-                else:
-                    reaction = self.worker.on_message(effect.message)
-                queue.extendleft(reversed(reaction))
+                queue.extendleft(reversed(self._to_self(effect.message, now)))
             elif isinstance(effect, MayGo):
-                done += self._release()
+                # Once only: a shell may be on its way out already.
+                done += [] if self._may_go else [effect]
+                self._may_go = True
             else:
                 done.append(effect)
+
+    def _to_self(self, message: m.Message, now: float) -> list[Effect]:
+        # Keys travel both ways: another member's is for the worker, our own for the leader.
+        relayed = isinstance(message, m.RendezvousKey) and message.worker != self.me.worker
+        if self.leader is not None and isinstance(message, _FOR_LEADER) and not relayed:
+            return self.leader.on_message(LOCAL, message, now)
+        return self.worker.on_message(message)
 
     def _leads(self) -> bool:
         return self.leader is not None and self.following == self.me.worker
@@ -158,12 +160,6 @@ class Node:
     def _linked(self) -> int:
         assert self._link is not None
         return self._link
-
-    def _release(self) -> list[Effect]:
-        if self._may_go:
-            return []
-        self._may_go = True
-        return [MayGo()]
 
     # -- finding and following a leader ----------------------------------------------------
 
@@ -177,8 +173,14 @@ class Node:
             return []
         if self.leader is not None and known.token < self.leader.token:
             return []
-        if self.leader is not None:
-            self.leader = None
+        return self._yield_to(known)
+
+    def _yield_to(self, known: Known) -> list[Effect]:
+        """Another worker leads, by the store's word."""
+        led, self.leader = self.leader is not None, None
+        if led and self.worker.state is State.LEAVING:
+            # Its word that it has taken over may be lost; the store's is as good.
+            return [MayGo()]
         return self._follow(known.worker, known.address)
 
     def _contest(self, *, expected: int) -> StoreSwap:
@@ -202,13 +204,15 @@ class Node:
             return [self._contest(expected=0)]
         known = self.election.known
         if known is not None and known.worker != self.me.worker:
-            return self._follow(known.worker, known.address)
+            return self._yield_to(known)
         return []
 
     def _lead(self, token: int, now: float) -> list[Effect]:
         if self.leader is not None:
+            # The key lapsed and was taken again; a successor needs its new revision.
             self.leader.conductor.token = token
-            return []
+            heir = self.leader.conductor.generation
+            return self.leader.hand_over(now, to=heir.leader) if heir else []
         self.leader = Leader(
             me=self.me.worker,
             token=token,
@@ -217,8 +221,7 @@ class Node:
             peer=LOCAL,
         )
         effects: list[Effect] = []
-        if self._link is not None:
-            effects.append(Close(peer=self._link))
+        old_link = self._link
         self.following, self._link, self._link_open = self.me.worker, LOCAL, True
         if self._past is not None:
             effects += self.leader.take_over(self._past, now)
@@ -226,6 +229,10 @@ class Node:
             if self._predecessor is not None:
                 effects.append(Send(peer=self._predecessor, message=taken))
             self._past = None
+            if self._over:
+                effects += self.leader.on_job_over(now)
+        if old_link is not None:
+            effects.append(Close(peer=old_link))
         self.worker.on_linked()
         while self._early:
             peer, message = self._early.popleft()
@@ -271,11 +278,10 @@ class Node:
 
     def _on_heard(self, peer: int, message: m.Message, now: float) -> list[Effect]:
         if isinstance(message, m.Handover):
-            self._past, self._predecessor = message, peer
-            return [self._contest(expected=message.leader_revision)]
+            return self._on_handover(peer, message)
         if isinstance(message, m.HandoverTaken):
             self.leader = None
-            return self._release()
+            return [MayGo()]
         from_leader = peer == self._link
         if from_leader:
             return self.worker.on_message(message)
@@ -287,6 +293,13 @@ class Node:
             self._early.append((peer, message))
         return []
 
+    def _on_handover(self, peer: int, message: m.Handover) -> list[Effect]:
+        if self.leader is not None:
+            taken = m.HandoverTaken(generation=message.generation.number, worker=self.me.worker)
+            return [Send(peer=peer, message=taken)]
+        self._past, self._predecessor = message, peer
+        return [self._contest(expected=message.leader_revision)]
+
     # -- the training thread ---------------------------------------------------------------
 
     def _on_switch_decided(self, event: SwitchDecided, now: float) -> list[Effect]:
@@ -297,12 +310,23 @@ class Node:
             effects += self.leader.on_switch_decided(event.generation, event.step, now)
         if target is None:
             # A leader goes when its successor has taken over; anyone else goes at once.
-            return effects if led else [*effects, *self._release()]
+            self.election.may_lead = False
+            return effects if led else [*effects, MayGo()]
         self.election.may_lead = True
+        self._heir = target.leader == self.me.worker
         if target.leader != self.following and target.leader != self.me.worker:
             successor = target.member(target.leader)
             effects += self._follow(successor.worker, successor.address)
         return effects
+
+    def _on_job_over(self, now: float) -> list[Effect]:
+        if self.leader is not None:
+            return self.leader.on_job_over(now)
+        if self._heir:
+            # The old leader still has to hand over: without us nobody would tell the end.
+            self._over = True
+            return []
+        return [MayGo()]
 
     def _on_entered(self, event: Entered) -> None:
         self.election.may_lead = True

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from edl.errors import UsageError
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.record import STOP, Announcement, Kind, StepRecord, loudest
+from edl.protocol.shards import ShardLedger, ShardPart
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
-__all__ = ["Progress", "Round", "StepPlan", "Verdict"]
+__all__ = ["Ledger", "Progress", "Round", "StepPlan", "Verdict"]
+
+
+Ledger = MapLedger | ShardLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +33,7 @@ class StepPlan:
     generation: int
     rank: int
     size: int
-    part: Slice | None  # None: no share in this step; a stand-in batch is run instead
+    part: Slice | ShardPart | None  # None: no share in this step; a stand-in batch is run instead
     total: int
 
     @property
@@ -63,10 +68,10 @@ class Verdict:
 class Progress:
     """Step, generation and ledger of one worker."""
 
-    def __init__(self, *, me: WorkerId, generation: Generation, ledger: MapLedger) -> None:
+    def __init__(self, *, me: WorkerId, generation: Generation, ledger: Ledger) -> None:
         self.me = me
         self.generation = generation
-        self.ledger = ledger
+        self.ledger: Ledger = ledger.entered(generation.workers())
         self.step = 0
         self.entering = True  # the next step is the first one of this generation
         self.ended = False
@@ -98,6 +103,7 @@ class Progress:
         """Move to a generation; the next step is its first."""
         self.generation = generation
         self.entering = True
+        self.ledger = self.ledger.entered(generation.workers())
         for number in [n for n in self._prepared if n <= generation.number]:
             del self._prepared[number]
 
@@ -162,15 +168,18 @@ class Progress:
 
     # -- what a newcomer receives -----------------------------------------------------------
 
-    def snapshot(self) -> dict[str, int]:
-        """Step and ledger as plain numbers."""
+    def snapshot(self) -> dict[str, Any]:
+        """Step and ledger as plain values."""
         return {"step": self.step, **self.ledger.snapshot()}
 
-    def adopt(self, values: dict[str, int]) -> None:
+    def adopt(self, values: dict[str, Any]) -> None:
         """Take over the source's step and ledger; the dataset must be the same one."""
-        theirs = MapLedger.restored(values)
+        theirs: Ledger = (
+            MapLedger.restored(values) if values["kind"] == "map" else ShardLedger.restored(values)
+        )
         mine = self.ledger
-        if (theirs.samples, theirs.batch) != (mine.samples, mine.batch):
+        same = type(theirs) is type(mine)
+        if not same or (theirs.samples, theirs.batch) != (mine.samples, mine.batch):
             raise UsageError(
                 f"{self.me} has a dataset of {mine.samples} samples with batch_size "
                 f"{mine.batch}, the job one of {theirs.samples} with {theirs.batch}; "

@@ -11,10 +11,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
-__all__ = ["FIELDS", "STOP", "Announcement", "Kind", "StepRecord", "loudest", "pack", "unpack"]
+__all__ = [
+    "FIELDS",
+    "STOP",
+    "WITHDRAWN",
+    "Announcement",
+    "Kind",
+    "StepRecord",
+    "loudest",
+    "pack",
+    "unpack",
+]
 
 # Announced instead of a generation's number: everybody leaves, the job ends here.
 STOP = -1
+# Says that the generation in `switch_step` is announced no more. Means nothing to anybody but
+# the leader, to whom it proves that this record, unlike earlier ones, was made after the undo.
+WITHDRAWN = -2
 
 
 class Kind(IntEnum):
@@ -68,8 +81,9 @@ def unpack(values: Sequence[int]) -> StepRecord:
 
 def loudest(records: Iterable[StepRecord]) -> Announcement | None:
     """The announcement that counts in a round: the one with the highest token."""
-    best = max(records, key=lambda record: record.token if record.next_generation else -1)
-    if not best.next_generation:
+    speaking = [r for r in records if r.next_generation not in (0, WITHDRAWN)]
+    best = max(speaking, key=lambda record: record.token, default=None)
+    if best is None:
         return None
     return Announcement(
         generation=best.next_generation, switch_step=best.switch_step, token=best.token

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 from edl.protocol.chronicle import Chronicle
 from edl.protocol.effects import Effect, Publish, Send
-from edl.protocol.messages import Accepted, Events, Message, Retry
+from edl.protocol.messages import Accepted, Events, Message, Prepare, RendezvousKey, Retry
 from edl.protocol.requests import Final, Requests
+from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
 __all__ = ["Voice"]
@@ -49,6 +50,25 @@ class Voice:
             for worker in sorted(workers)
             if worker in self.peers
         ]
+
+    def relay(
+        self, key: RendezvousKey, known: dict[str, RendezvousKey], target: Generation
+    ) -> list[Effect]:
+        """A rendezvous key to the other members, once; `known` keeps it for who is away."""
+        if key.key in known:
+            return []
+        known[key.key] = key
+        return self.to((w for w in target.workers() if w != key.worker), key)
+
+    def brief(
+        self, worker: WorkerId, target: Generation, known: dict[str, RendezvousKey]
+    ) -> list[Effect]:
+        """Everything said so far about a generation that is being built."""
+        told = self.to([worker], Prepare(generation=target))
+        for key in known.values():
+            if worker in target and worker != key.worker:
+                told += self.to([worker], key)
+        return told
 
     def accept(self, request_id: str, peer: int) -> list[Effect]:
         self.requests.await_answer(request_id, peer)

@@ -1,7 +1,8 @@
 """The control side of one worker: joining -> ready -> training -> leaving.
 
 Owns: the link to the leader and what is waiting to be said over it. Knows nothing of steps; the
-training thread's `Progress` does. Holds: while no leader is connected, nothing said is lost.
+training thread's `Progress` does. Holds: nothing that matters is lost with a connection, for it is
+said again over the next one; whoever hears it twice takes it once.
 """
 
 from __future__ import annotations
@@ -52,15 +53,17 @@ class Worker:
         self.prepared: dict[int, Generation] = {}
         self.outbox: list[Message] = []
         self.linked = False
-        self._introduced = False
         self._context_s: float | None = None
+        self._keys: dict[int, list[RendezvousKey]] = {}
+        self._built: dict[int, GroupBuilt] = {}
+        self._switched: Switched | None = None
 
     # -- the link --------------------------------------------------------------------------
 
     def on_linked(self) -> None:
-        """A leader listens: introduce ourselves, then say what has waited."""
+        """A leader listens: introduce ourselves, say again what stands, then what has waited."""
         self.linked = True
-        self.outbox[:0] = self._introduction()
+        self.outbox[:0] = [*self._introduction(), *self._standing()]
 
     def on_unlinked(self) -> None:
         self.linked = False
@@ -80,36 +83,52 @@ class Worker:
                 member=self.me, request_id=self.request_id, process_start_s=self.process_start_s
             )
         ]
-        self._introduced = True
         if self._context_s is not None:
             hello.append(self._ready(self._context_s))
         return hello
+
+    def _standing(self) -> list[Message]:
+        """What the last connection may have swallowed."""
+        standing: list[Message] = []
+        for number in sorted(self.prepared):
+            standing += self._keys.get(number, [])
+            if number in self._built:
+                standing.append(self._built[number])
+        if self._switched is not None:
+            standing.append(self._switched)
+        return standing
+
+    def _say(self, message: Message) -> None:
+        """What stands is said now, or with the next introduction."""
+        if self.linked:
+            self.outbox.append(message)
 
     # -- from the training thread and the group builder ------------------------------------
 
     def on_context_ready(self, context_s: float) -> None:
         self._context_s = context_s
         self.state = State.READY
-        if self._introduced:
-            self.outbox.append(self._ready(context_s))
+        self._say(self._ready(context_s))
 
     def on_key_made(self, generation: int, key: str, value: bytes) -> None:
-        self.outbox.append(
-            RendezvousKey(generation=generation, worker=self.me.worker, key=key, value=value)
-        )
+        made = RendezvousKey(generation=generation, worker=self.me.worker, key=key, value=value)
+        self._keys.setdefault(generation, []).append(made)
+        self._say(made)
 
     def on_group_stands(self, number: int, build_s: float) -> list[Effect]:
         generation = self.prepared.get(number)
         if generation is None:
             return [DropGroup(number=number, why="it was undone while it was built")]
-        self.outbox.append(GroupBuilt(generation=number, worker=self.me.worker, build_s=build_s))
+        built = GroupBuilt(generation=number, worker=self.me.worker, build_s=build_s)
+        self._built[number] = built
+        self._say(built)
         if self.generation is None and not generation.founding:
             # A newcomer waits in-band from here on: the first round of the new group is its step.
             return [Begin(generation=generation)]
         return []
 
     def on_group_fell(self, number: int, why: str) -> None:
-        if self.prepared.pop(number, None) is not None:
+        if self._forget(number) is not None:
             self.outbox.append(GroupFailed(generation=number, worker=self.me.worker, why=why))
 
     def on_switch_decided(self, number: int) -> Generation | None:
@@ -127,12 +146,19 @@ class Worker:
         target = self.prepared.get(said.generation)
         if target is not None:
             self._enter(target)
-        self.outbox.append(said)
+        self._switched = said
+        self._say(said)
 
     def _enter(self, target: Generation) -> None:
         self.generation = target
         self.state = State.TRAINING
-        self.prepared = {n: g for n, g in self.prepared.items() if n > target.number}
+        for number in [n for n in self.prepared if n <= target.number]:
+            self._forget(number)
+
+    def _forget(self, number: int) -> Generation | None:
+        self._keys.pop(number, None)
+        self._built.pop(number, None)
+        return self.prepared.pop(number, None)
 
     # -- from the leader -------------------------------------------------------------------
 
@@ -140,12 +166,7 @@ class Worker:
         """What the leader says. Stale words are dropped."""
         here = self.generation.number if self.generation else 0
         if isinstance(message, Prepare):
-            generation = message.generation
-            if generation.number <= here:
-                return []
-            # A leaver builds nothing, but must know whom the announced number leaves out.
-            self.prepared[generation.number] = generation
-            return [BuildGroup(generation=generation)]
+            return self._on_prepare(message.generation, here)
         if isinstance(message, RendezvousKey) and message.generation in self.prepared:
             return [OfferKey(generation=message.generation, key=message.key, value=message.value)]
         if isinstance(message, Undo):
@@ -158,9 +179,20 @@ class Worker:
             return self._dismiss(message.reason, failed=not message.finished)
         return []
 
+    def _on_prepare(self, generation: Generation, here: int) -> list[Effect]:
+        if generation.number <= here or generation.number in self.prepared:
+            return []
+        # One adjustment at a time: an older one that was never entered was undone unheard.
+        stale = sorted(n for n in self.prepared if n < generation.number)
+        why = f"generation {generation.number} is prepared instead"
+        effects: list[Effect] = [DropGroup(number=n, why=why) for n in stale if self._forget(n)]
+        # A leaver builds nothing, but must know whom the announced number leaves out.
+        self.prepared[generation.number] = generation
+        return [*effects, BuildGroup(generation=generation)]
+
     def _on_undo(self, message: Undo) -> list[Effect]:
         effects: list[Effect] = []
-        if self.prepared.pop(message.generation, None) is not None:
+        if self._forget(message.generation) is not None:
             effects.append(DropGroup(number=message.generation, why=message.why))
         if self.generation is None and message.request_id == self.request_id:
             effects += self._dismiss(message.why, failed=False)

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from edl.errors import EdlError, GroupBroken, Leave
 from edl.protocol.events import ContextReady
-from edl.protocol.ledger import MapLedger
-from edl.protocol.progress import Progress
+from edl.protocol.progress import Ledger, Progress
 from edl.protocol.record import Kind, StepRecord, pack, unpack
 from edl.protocol.topology import Generation, draw_first
 from edl.runtime.agent import Agent
@@ -49,7 +48,7 @@ class Entry:
     records: list[StepRecord] | None
 
 
-def enter_alone(framework: Framework, me: WorkerId, ledger: MapLedger) -> Entry:
+def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger) -> Entry:
     """A job of one worker in this process, with nobody to ask."""
     member = Member(
         worker=me,
@@ -67,7 +66,7 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: MapLedger) -> Entry:
 
 
 def enter_job(
-    agent: Agent, framework: Framework, me: WorkerId, ledger: MapLedger, began: float
+    agent: Agent, framework: Framework, me: WorkerId, ledger: Ledger, began: float
 ) -> Entry:
     """Say that the context is prepared, wait to be let in, and take over the job's state."""
     agent.post(ContextReady(context_s=now() - began))
@@ -78,7 +77,7 @@ def enter_job(
     transfer = Transfer(seconds=0.0, bytes=0)
     if not generation.founding:
         # The first round of the new group is our first step, whichever number it has.
-        rows = _await_rows(agent, group.exchange(pack(_JOIN)))
+        rows = _await_rows(agent, group, group.exchange(pack(_JOIN)))
         records = [unpack(row) for row in rows]
     if generation.newcomers and generation.source == me:
         transfer = framework.start_sending(group, progress.snapshot())()
@@ -98,7 +97,7 @@ def _await_begin(agent: Agent) -> Generation:
     return begun
 
 
-def _await_rows(agent: Agent, exchange: Exchange) -> list[list[int]]:
+def _await_rows(agent: Agent, group: Group, exchange: Exchange) -> list[list[int]]:
     """Wait for the round, or for word that it will never be."""
     outcome: queue.SimpleQueue[list[list[int]] | GroupBroken | None] = queue.SimpleQueue()
 
@@ -112,6 +111,7 @@ def _await_rows(agent: Agent, exchange: Exchange) -> list[list[int]]:
     agent.on_dismissed(lambda: outcome.put(None))
     answer = outcome.get()
     if answer is None or (isinstance(answer, GroupBroken) and agent.dismissal is not None):
+        group.abandon()
         _raise_dismissal(agent)
     if isinstance(answer, GroupBroken):
         raise answer

@@ -49,6 +49,10 @@ class Group(Protocol):
         """From the generation's source to its newcomers, beside everything else."""
         ...
 
+    def abandon(self) -> None:
+        """Leave it to the process's end: work is pending in it that nobody will finish."""
+        ...
+
     def drop(self) -> None:
         """Give everything back; may take a while, so never on the training thread."""
         ...
@@ -69,11 +73,11 @@ class Framework(Protocol):
         self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
     ) -> Group: ...
 
-    def start_sending(self, group: Group, snapshot: dict[str, int]) -> Callable[[], Transfer]:
+    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
         """Read what must be as of now, stream the rest in the background; the result waits."""
         ...
 
-    def receive(self, group: Group) -> tuple[dict[str, int], Transfer]:
+    def receive(self, group: Group) -> tuple[dict[str, Any], Transfer]:
         """Take over the source's state; returns its snapshot."""
         ...
 

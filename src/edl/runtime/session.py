@@ -15,8 +15,7 @@ from statistics import median
 
 from edl.errors import Leave, UsageError
 from edl.protocol.events import Entered, JobOver, StepCommitted, SwitchDecided
-from edl.protocol.ledger import MapLedger
-from edl.protocol.progress import Progress, Round, StepPlan, Verdict
+from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
 from edl.protocol.topology import Generation
 from edl.runtime.agent import Agent
@@ -40,7 +39,7 @@ class Session:
         self.me = identity.worker if identity else WorkerId("w0")
         self.job = identity.job if identity else "solo"
         self.agent = Agent(identity, framework.build_group) if identity else None
-        self.ledger: MapLedger | None = None
+        self.ledger: Ledger | None = None
         self.progress: Progress | None = None
         self.group: Group | None = None
         self.plan: StepPlan | None = None
@@ -51,12 +50,14 @@ class Session:
         self.gone = False
         self.reports: dict[str, float] = {}
         self.ends_loop: Callable[[], bool] = lambda: True
+        self.epochs = 0  # as the script says; 0: it has not
         self.ahead = 0
         self._began = now()
         self._exchange: Exchange | None = None
         self._records: list[StepRecord] | None = None
         self._round: Round | None = None
         self._void = False
+        self._left: bool | None = None
         self._pending: Generation | None = None
         self._sending: Callable[[], Transfer] | None = None
         self._transfer = _NO_TRANSFER
@@ -70,7 +71,7 @@ class Session:
 
     # -- entering --------------------------------------------------------------------------
 
-    def open_data(self, ledger: MapLedger) -> None:
+    def open_data(self, ledger: Ledger) -> None:
         """The data of this job; one loader a job, since one ledger counts its samples."""
         if self.ledger is not None:
             raise UsageError(
@@ -81,6 +82,7 @@ class Session:
 
     def enter(self) -> Progress:
         """Wait to be let into the job. Returns at once when that has happened."""
+        self.settle()
         if self.progress is not None:
             return self.progress
         if self.ledger is None:
@@ -239,7 +241,7 @@ class Session:
             event = StepCommitted(
                 step=progress.step,
                 epoch=ledger.epoch,
-                epochs=ledger.epochs,
+                epochs=ledger.epochs or self.epochs,
                 batch=ledger.batch,
                 samples=sum(decided.samples.values()),
                 duration_s=duration,
@@ -299,6 +301,16 @@ class Session:
 
     # -- loops -----------------------------------------------------------------------------
 
+    def leave_loop(self, *, reduced: bool) -> None:
+        """The script left its loop early; `settle` tells the others when that is sure."""
+        self._left = reduced
+
+    def settle(self) -> None:
+        """Close a loop that was left early. Every later call of the script begins with this."""
+        if self._left is not None:
+            reduced, self._left = self._left, None
+            self.close_loop(reduced=reduced)
+
     def close_loop(self, *, reduced: bool) -> None:
         """The training loop is over on this worker, by its end or by `break`."""
         if self.gone or self.progress is None:
@@ -333,10 +345,11 @@ class Session:
         return self.progress.judge([unpack(row) for row in exchange.result()])
 
     def reduce_round(self, detail: int) -> Group | None:
-        """Everyone calls all_reduce: the group to do it in, or None inside a void step."""
+        """Everyone calls all_reduce: the group to do it in, or None if it counts for nobody."""
+        self.settle()
         if self.progress is None:
             raise UsageError("edl.all_reduce works from the first batch on, not before")
-        if self.plan is not None and not self.counts():
+        if self.over or (self.plan is not None and not self.counts()):
             return None
         if self._pending is not None and not self._pending.newcomers:
             self._apply_switch()
@@ -351,6 +364,7 @@ class Session:
         """The closing record proves that everyone committed the last step."""
         if self.gone:
             return
+        self.settle()
         if self.progress is not None:
             if self.plan is not None:
                 self.close_loop(reduced=False)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 try:
@@ -34,6 +34,7 @@ from edl.collective.gloo import check_torch
 from edl.errors import Leave, UsageError
 from edl.runtime.departure import install_signals
 from edl.runtime.identity import identify
+from edl.runtime.shards import Partition, Shard, ShardGenerator
 from edl.torch.dataset import Loader as _Loader
 from edl.torch.optimizer import elastic as _elastic
 from edl.torch.plugin import Plugin as _Plugin
@@ -43,8 +44,11 @@ __all__ = [
     "DataLoader",
     "Leave",
     "Optimizer",
+    "Partition",
+    "Shard",
     "all_reduce",
     "device",
+    "elastic_shard_generator",
     "epoch",
     "epochs",
     "generation",
@@ -127,13 +131,42 @@ def DataLoader(  # noqa: N802 - it stands where a class would
     )
 
 
+def elastic_shard_generator(
+    partitions: Sequence[Partition | tuple[str, int, int]],
+    *,
+    batch_size: int,
+    epochs: int = 1,
+    seed: int = 0,
+) -> ShardGenerator:
+    """Metadata of the samples to read next: `Shard(path, offset, length, epoch, index)`.
+
+    Each partition (path, offset, length) is read by one worker from front to back, unless
+    membership changes: then its unread rest goes to another. `batch_size` is the aggregate batch.
+    Iterate over `.batches(read)` to get one list of samples a step, or over the generator itself.
+    """
+    plugin = _here()
+    return ShardGenerator(
+        plugin.session,
+        partitions,
+        batch_size=batch_size,
+        epochs=epochs,
+        seed=seed,
+        on_begin=plugin.reducer.begin_step,
+        reduced=lambda: plugin.reducer.reduced,
+    )
+
+
 def epochs(count: int) -> Iterator[int]:
     """The epochs of the job; a new worker starts in the current one."""
+    if count < 1:
+        raise UsageError(f"edl.epochs({count}): give at least 1")
     session = _here().session
+    session.epochs = count
     progress = session.enter()
     while not session.over and progress.ledger.epoch < count:
         current = progress.ledger.epoch
         yield current
+        session.settle()
         if progress.ledger.epoch == current and not session.over:
             # The script did not touch the loader in this epoch; it counts all the same.
             progress.close()

@@ -6,16 +6,15 @@ never changes, and neither does the order of samples, however many workers share
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
-import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from edl.errors import UsageError
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.progress import StepPlan
+from edl.runtime.loop import steps
 from edl.torch.plugin import Plugin
 
 __all__ = ["Loader"]
@@ -74,48 +73,21 @@ class Loader:
         return -(-self._usable // self.batch_size) * (self.epochs or 1)
 
     def __iter__(self) -> Iterator[Any]:
-        session, reducer = self._plugin.session, self._plugin.reducer
-        progress = session.enter()
-        session.ends_loop = self._ends_loop
-        first = True
-        try:
-            while not session.over and not self._ends_loop():
-                if progress.ledger.epoch_over():
-                    progress.close()
-                plan = session.begin_step(first=first)
-                if plan is None:
-                    break
-                first = False
-                reducer.begin_step()
-                yield self._fetch(plan)
-                if session.plan is plan:
-                    raise UsageError(
-                        "the loop asks for the next batch before edl.notify_batch_end(); call "
-                        "it at the end of each batch"
-                    )
-                if session.loop_closed:
-                    break
-        finally:
-            # A `break` ends here too; a failing script takes part in nothing any more.
-            failing = sys.exc_info()[1]
-            if failing is None or isinstance(failing, GeneratorExit):
-                session.close_loop(reduced=reducer.reduced)
-
-    def _ends_loop(self) -> bool:
-        progress = self._plugin.session.progress
-        assert progress is not None
-        ledger = progress.ledger
-        if self.epochs is None:
-            return ledger.epoch_over()
-        last = ledger.epoch + 1 >= self.epochs
-        return ledger.epoch >= self.epochs or (last and ledger.epoch_over())
+        reducer = self._plugin.reducer
+        return steps(
+            self._plugin.session,
+            self._fetch,
+            epochs=self.epochs,
+            on_begin=reducer.begin_step,
+            reduced=lambda: reducer.reduced,
+        )
 
     def _fetch(self, plan: StepPlan) -> Any:
         progress = self._plugin.session.progress
         assert progress is not None
-        ledger = progress.ledger
-        part = plan.part
-        if part is None:
+        ledger, part = progress.ledger, plan.part
+        assert isinstance(ledger, MapLedger)
+        if not isinstance(part, Slice):
             # Real samples, so that the loop's body runs as ever; they are not consumed.
             rows = min(_STAND_IN, ledger.samples)
             part = Slice(epoch=ledger.epoch, start=0, count=rows)
@@ -124,8 +96,3 @@ class Loader:
         if getitems is not None:
             return self._collate(getitems(indexes))
         return self._collate([self.dataset[index] for index in indexes])
-
-
-def indexes_of(batch: torch.Tensor, count: int) -> list[int]:
-    """The first `count` values of a batch of indexes."""
-    return [int(value) for value in batch[:count]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -43,10 +44,10 @@ class Plugin:
     ) -> Group:
         return build_group(generation, me, board, bind, timeout_s)
 
-    def start_sending(self, group: Group, snapshot: dict[str, int]) -> Callable[[], Transfer]:
+    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
         return self.state.start_sending(group, snapshot)
 
-    def receive(self, group: Group) -> tuple[dict[str, int], Transfer]:
+    def receive(self, group: Group) -> tuple[dict[str, Any], Transfer]:
         return self.state.receive(group)
 
     def even_out(self, group: Group, root: int) -> None:

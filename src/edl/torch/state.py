@@ -53,7 +53,7 @@ class State:
 
     # -- sending ---------------------------------------------------------------------------
 
-    def start_sending(self, group: Group, snapshot: dict[str, int]) -> Callable[[], Transfer]:
+    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
         """Read what changes during a step now; stream the bytes in the background."""
         began = now()
         manifest, tensors = self._capture(snapshot)
@@ -83,7 +83,7 @@ class State:
 
         return finish
 
-    def _capture(self, snapshot: dict[str, int]) -> tuple[bytes, list[torch.Tensor]]:
+    def _capture(self, snapshot: dict[str, Any]) -> tuple[bytes, list[torch.Tensor]]:
         tensors: list[torch.Tensor] = []
         models = [
             flatten(_module_tensors(model), f"model {i}", tensors)
@@ -109,7 +109,7 @@ class State:
 
     # -- receiving -------------------------------------------------------------------------
 
-    def receive(self, group: Group) -> tuple[dict[str, int], Transfer]:
+    def receive(self, group: Group) -> tuple[dict[str, Any], Transfer]:
         """Take over the source's state; returns its snapshot."""
         began = now()
         length = torch.zeros(1, dtype=torch.int64)

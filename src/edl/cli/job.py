@@ -1,0 +1,147 @@
+"""Commands about a job that runs or has run: parse, call the client, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from rich.console import Console
+
+from edl.cli.table import (
+    adjustment_line,
+    event_line,
+    jobs_table,
+    result_line,
+    status_fields,
+    status_view,
+)
+from edl.client import Job, parse_slots
+from edl.errors import EdlError, UsageError
+from edl.launch.jobs import JobFolder, all_jobs
+from edl.protocol.messages import AdjustmentRecord
+
+__all__ = ["events", "logs", "ps", "scale_in", "scale_out", "status", "stop"]
+
+PS_TIMEOUT_S = 1.0
+
+
+def ps(options: argparse.Namespace) -> int:
+    rows = [_row(folder) for folder in all_jobs()]
+    rows.sort(key=lambda row: (not row["running"], -float(str(row["created"]))))
+    if options.json:
+        _print_json(rows)
+    elif rows:
+        _console().print(jobs_table(rows))
+    else:
+        print("no jobs; start one with `edl run SCRIPT`")
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    job = Job(options.job)
+    now = job.status()
+    result = None if job.running() else job.result()
+    if options.json:
+        fields = status_fields(job.name, now)
+        if result is not None:
+            fields["result"] = asdict(result)
+        _print_json(fields)
+        return 0
+    if result is None:
+        _console().print(status_view(job.name, now))
+        return 0
+    print(result_line(job.name, result))
+    if result.first_failure is not None:
+        failure = result.first_failure
+        print(f"first failure: worker {failure.worker}, {failure.reason}; log: {failure.log}")
+        print(failure.traceback.rstrip())
+    return 0
+
+
+def logs(options: argparse.Namespace) -> int:
+    for line in Job(options.job).logs(options.worker, follow=options.follow):
+        print(line, flush=options.follow)
+    return 0
+
+
+def events(options: argparse.Namespace) -> int:
+    for event in Job(options.job).events(options.since, follow=options.follow):
+        if options.request and event.request_id != options.request:
+            continue
+        print(json.dumps(asdict(event)) if options.json else event_line(event), flush=True)
+    return 0
+
+
+def scale_out(options: argparse.Namespace) -> int:
+    job = Job(options.job, timeout_s=options.timeout)
+    wish = options.add if options.add is not None else parse_slots(options.gpus)
+    record = job.scale_out(wish, wait=not options.no_wait, request_id=options.request_id)
+    return _print_adjustment(options, record)
+
+
+def scale_in(options: argparse.Namespace) -> int:
+    job = Job(options.job, timeout_s=options.timeout)
+    wish: int | list[str]
+    if options.remove is not None:
+        wish = options.remove
+    elif options.workers is not None:
+        wish = [name.strip() for name in options.workers.split(",") if name.strip()]
+        slots = [name for name in wish if ":" in name]
+        if slots:
+            raise UsageError(f"--workers takes ids such as w1, not {slots[0]!r}; see --gpus")
+    else:
+        wish = [str(slot) for slot in parse_slots(options.gpus)]
+    record = job.scale_in(wish, wait=not options.no_wait, request_id=options.request_id)
+    return _print_adjustment(options, record)
+
+
+def stop(options: argparse.Namespace) -> int:
+    job = Job(options.job, timeout_s=options.timeout)
+    result = job.stop(options.force, wait=not options.no_wait)
+    print(result_line(job.name, result) if result else f"job {job.name} is stopping")
+    return 0
+
+
+def _print_adjustment(options: argparse.Namespace, record: AdjustmentRecord | None) -> int:
+    if options.json:
+        _print_json(asdict(record) if record else {"accepted": True})
+    else:
+        print(adjustment_line(record) if record else "accepted")
+    return 0
+
+
+def _row(folder: JobFolder) -> dict[str, object]:
+    """One job in `edl ps`; a job that does not answer is still listed."""
+    info, running = folder.info(), folder.running()
+    row: dict[str, object] = {
+        "job": folder.name,
+        "state": "running",
+        "running": running,
+        "workers": info.workers,
+        "step": 0,
+        "created": info.created,
+        "pid": info.pid,
+        "script": info.script,
+    }
+    try:
+        now = Job(folder.name, timeout_s=PS_TIMEOUT_S).status()
+    except EdlError as error:
+        print(f"edl: job {folder.name} does not answer: {error}", file=sys.stderr)
+        return row
+    members = sum(worker.rank >= 0 for worker in now.workers)
+    if running and now.workers:
+        row["workers"] = members
+    row["state"], row["step"] = now.state, now.step
+    return row
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _console() -> Console:
+    # Not narrower than a job's line: a pipe has no width of its own.
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)

@@ -1,0 +1,232 @@
+"""The `edl` command: what can be asked, and how errors are told.
+
+Exit status: 0 only for success, 2 for what the user can put right, 1 otherwise, and 128 + the
+signal's number for what a signal ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeAlias
+
+from edl import __version__
+from edl.cli import job, run
+from edl.cli.output import MODES
+from edl.errors import EdlError, UsageError
+
+__all__ = ["main"]
+
+Command = Callable[[argparse.Namespace], int]
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells errors as the rest of the program does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"edl: {message}; see `{self.prog} --help`\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    command: Command = options.command
+    try:
+        return command(options)
+    except UsageError as error:
+        print(f"edl: {error}", file=sys.stderr)
+        return 2
+    except EdlError as error:
+        print(f"edl: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read us is gone; Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def make_parser() -> Parser:
+    parser = Parser(
+        prog="edl",
+        description="Elastic training: start a job, and change its workers while it trains.",
+        epilog="`edl COMMAND --help` shows examples. Jobs are kept in $EDL_HOME (~/.edl).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"edl {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    add_run(commands)
+    add_reading(commands)
+    add_changing(commands)
+    return parser
+
+
+def add(commands: Commands, name: str, does: str, call: Command, examples: str) -> Parser:
+    parser = commands.add_parser(
+        name,
+        help=does,
+        description=does[0].upper() + does[1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  {line}" for line in examples.splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=call)
+    return parser
+
+
+def add_run(commands: Commands) -> None:
+    parser = add(
+        commands,
+        "run",
+        "start a job and show it until it is over",
+        run.run,
+        "edl run train.py                      2 workers, or one per GPU\n"
+        "edl run -n 4 train.py --lr 0.1        what follows SCRIPT is for the script\n"
+        "edl run -n 2 --min 2 --max 8 --name mnist train.py\n"
+        "edl run -d --name mnist train.py      in the background; then `edl logs -f mnist`",
+    )
+    parser.add_argument("-n", "--workers", type=positive, default=0, help="workers to start with")
+    parser.add_argument("--min", type=positive, default=1, help="never fewer workers (1)")
+    parser.add_argument("--max", type=positive, default=0, help="never more workers (no limit)")
+    parser.add_argument("--name", help="the job's name (SCRIPT's and a number)")
+    parser.add_argument("--slots", type=positive, default=0, help="how many slots there are")
+    parser.add_argument("--gpus", metavar="LIST", help="GPUs to use, as 0,1, or none (all)")
+    parser.add_argument(
+        "--oversubscribe", action="store_true", help="allow several workers on one slot"
+    )
+    parser.add_argument("--port", type=int, default=0, help="port of the launcher (any)")
+    parser.add_argument(
+        "--output", choices=MODES, default="one", help="whose output to show: rank 0's, all, none"
+    )
+    parser.add_argument("-d", "--detach", action="store_true", help="run in the background")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
+    parser.add_argument(
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script"
+    )
+
+
+def add_reading(commands: Commands) -> None:
+    parser = add(commands, "ps", "list jobs, running ones first", job.ps, "edl ps\nedl ps --json")
+    add_json(parser)
+
+    parser = add(
+        commands,
+        "status",
+        "show a job: its workers, step, speed and adjustment in flight",
+        job.status,
+        "edl status mnist\nedl status mnist --json",
+    )
+    add_job(parser)
+    add_json(parser)
+
+    parser = add(
+        commands,
+        "logs",
+        "print what workers wrote",
+        job.logs,
+        "edl logs mnist                  all workers, each line with its worker's id\n"
+        "edl logs mnist -f --worker w0   one worker, until the job is over",
+    )
+    add_job(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
+    parser.add_argument("--worker", metavar="ID", help="this worker's only")
+
+    parser = add(
+        commands,
+        "events",
+        "print a job's history",
+        job.events,
+        "edl events mnist --follow\nedl events mnist --request 4f2a91c0 --json",
+    )
+    add_job(parser)
+    add_json(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
+    parser.add_argument("--request", metavar="ID", help="of this request only")
+    parser.add_argument("--since", type=int, default=0, metavar="SEQ", help="after this number")
+
+
+def add_changing(commands: Commands) -> None:
+    parser = add(
+        commands,
+        "scale-out",
+        "add workers to a running job",
+        job.scale_out,
+        "edl scale-out mnist --add 2\nedl scale-out mnist --gpus localhost:2,3 --no-wait",
+    )
+    add_job(parser)
+    wish = parser.add_mutually_exclusive_group(required=True)
+    wish.add_argument("--add", type=positive, metavar="N", help="so many, on free slots")
+    wish.add_argument("--gpus", metavar="HOST:INDEX,...", help="one on each of these slots")
+    add_request(parser)
+
+    parser = add(
+        commands,
+        "scale-in",
+        "remove workers from a running job",
+        job.scale_in,
+        "edl scale-in mnist --remove 1\nedl scale-in mnist --workers w1,w3\n"
+        "edl scale-in mnist --gpus localhost:2",
+    )
+    add_job(parser)
+    wish = parser.add_mutually_exclusive_group(required=True)
+    wish.add_argument("--remove", type=positive, metavar="N", help="so many; the leader last")
+    wish.add_argument("--workers", metavar="ID,...", help="these workers")
+    wish.add_argument("--gpus", metavar="HOST:INDEX,...", help="the workers on these slots")
+    add_request(parser)
+
+    parser = add(
+        commands,
+        "stop",
+        "end a job at its step's end",
+        job.stop,
+        "edl stop mnist\nedl stop mnist --force     kill its workers now",
+    )
+    add_job(parser)
+    parser.add_argument("--force", action="store_true", help="kill the workers now")
+    parser.add_argument("--no-wait", action="store_true", help="return at once")
+    parser.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="wait (60)")
+
+
+def add_job(parser: Parser) -> None:
+    parser.add_argument("job", metavar="JOB", help="the job's name, see `edl ps`")
+
+
+def add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def add_request(parser: Parser) -> None:
+    parser.add_argument(
+        "--no-wait", action="store_true", help="return when accepted, not when complete"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, default=60.0, metavar="S", help="give up after so long (60)"
+    )
+    parser.add_argument(
+        "--request-id", metavar="ID", help="the same id is carried out once, however often asked"
+    )
+    add_json(parser)
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""`edl run`: start a job and show it until it is over."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import sys
+import time
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from edl.cli.output import Output
+from edl.cli.table import event_line, live_view, notable, result_line
+from edl.launch import detached
+from edl.launch.base import JobSpec
+from edl.launch.jobs import Result
+from edl.launch.local import LocalLauncher
+from edl.protocol.messages import Status
+
+__all__ = ["run"]
+
+REFRESH_S = 0.1
+
+
+class Screen(Protocol):
+    """Where a running job is shown."""
+
+    def line(self, text: str) -> None: ...
+
+    def refresh(self, status: Status | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PlainScreen:
+    """Lines only, for pipes and files."""
+
+    def __init__(self) -> None:
+        self._broken = False
+
+    def line(self, text: str) -> None:
+        if self._broken:
+            return
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            # Whoever read us is gone (`edl run ... | head`); the job is not theirs to end.
+            self._broken = True
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+    def refresh(self, status: Status | None) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+class LiveScreen:
+    """Lines, and beneath them a table that follows the job."""
+
+    def __init__(self, console: Console, job: str, workers: int) -> None:
+        self._console = console
+        self._job = job
+        self._workers = workers
+        self._began = time.monotonic()
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def line(self, text: str) -> None:
+        self._console.print(Text.from_ansi(text), soft_wrap=True)
+
+    def refresh(self, status: Status | None) -> None:
+        seconds = time.monotonic() - self._began
+        view = live_view(self._job, status, starting=self._workers, seconds=seconds)
+        self._live.update(view, refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def run(options: argparse.Namespace) -> int:
+    spec = JobSpec(
+        script=options.script,
+        args=tuple(options.args),
+        workers=options.workers,
+        name=options.name,
+        min_workers=options.min,
+        max_workers=options.max,
+        slots=options.slots,
+        gpus=options.gpus,
+        oversubscribe=options.oversubscribe,
+        port=options.port,
+    )
+    if options.detach:
+        print(detached.start(spec))
+        return 0
+    launcher = LocalLauncher(spec)
+    detached.log_to_folder(launcher.folder)
+    detached.stop_on_signals(launcher)
+    console = Console(highlight=False)
+    workers = launcher.folder.info().workers
+    live = console.is_terminal and not console.is_dumb_terminal
+    screen: Screen = LiveScreen(console, launcher.folder.name, workers) if live else PlainScreen()
+    with contextlib.closing(launcher), contextlib.closing(screen):
+        screen.line(f"edl: job {launcher.folder.name}: {workers} workers of {spec.script}")
+        launcher.start()
+        result = _show(launcher, screen, Output(launcher.folder, options.output), options.output)
+    _show_end(launcher.folder.name, result)
+    return result.exit_status
+
+
+def _show(launcher: LocalLauncher, screen: Screen, output: Output, mode: str) -> Result:
+    rank_zero: str | None = None
+    while True:
+        # Read before the lines: once there is a result, everything has been written.
+        result, status = launcher.result, launcher.status
+        _show_told(launcher, screen)
+        if status is not None:
+            ranks = {worker.rank: str(worker.id) for worker in status.workers}
+            rank_zero = ranks.get(0, rank_zero) if status.generation else rank_zero
+        for worker, text in output.poll(rank_zero, rest=result is not None):
+            screen.line(f"{worker} | {text}" if mode == "all" else text)
+        if result is not None:
+            return result
+        screen.refresh(status)
+        launcher.wait(REFRESH_S)
+
+
+def _show_told(launcher: LocalLauncher, screen: Screen) -> None:
+    while True:
+        try:
+            told = launcher.told.get_nowait()
+        except queue.Empty:
+            return
+        if isinstance(told, str):
+            screen.line(f"edl: {told}")
+        elif notable(told):
+            screen.line(f"edl: {event_line(told)}")
+
+
+def _show_end(job: str, result: Result) -> None:
+    failure = result.first_failure
+    if failure is None:
+        print(f"edl: {result_line(job, result)}", flush=True)
+        return
+    sys.stdout.flush()
+    trace = failure.traceback.rstrip()
+    lines = [f"edl: worker {failure.worker} of job {job} failed first: {failure.reason}"]
+    lines += [*(f"  {line}" for line in trace.splitlines()), f"edl: its log: {failure.log}"]
+    if failure.status == -9:
+        lines.append("edl: SIGKILL that nobody sent is often the kernel's: out of memory")
+    lines.append(f"edl: {result_line(job, result)}")
+    print("\n".join(lines), file=sys.stderr, flush=True)

@@ -1,0 +1,207 @@
+"""Tables and lines that tell of a job: the only place that knows how they look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from edl.client import Event
+from edl.launch.jobs import Result
+from edl.protocol.messages import AdjustmentRecord, Happened, Status
+
+__all__ = [
+    "adjustment_line",
+    "event_line",
+    "jobs_table",
+    "live_view",
+    "notable",
+    "result_line",
+    "status_fields",
+    "status_view",
+]
+
+NOTABLE = {
+    "job.started",
+    "job.stopping",
+    "adjust.accepted",
+    "adjust.complete",
+    "adjust.undone",
+    "worker.lost",
+    "leader.changed",
+    "job.contested",
+}
+
+
+def status_fields(job: str, status: Status) -> dict[str, object]:
+    """`edl status --json`."""
+    adjustment = status.adjustment
+    return {
+        "job": job,
+        "state": status.state,
+        "step": status.step,
+        "epoch": status.epoch,
+        "epochs": status.epochs,
+        "generation": status.generation,
+        "batch": status.batch,
+        "throughput": status.throughput,
+        "step_s": status.step_s,
+        "report": status.report,
+        "workers": [
+            {
+                "id": worker.id,
+                "rank": worker.rank,
+                "pid": worker.pid,
+                "host": worker.host,
+                "slot": worker.slot,
+                "address": str(worker.address),
+                "leader": worker.leader,
+                "state": worker.state,
+                "samples": worker.samples,
+                "compute_s": worker.compute_s,
+            }
+            for worker in status.workers
+        ],
+        "adjustment": None
+        if adjustment is None
+        else {
+            "request_id": adjustment.request_id,
+            "kind": adjustment.kind,
+            "phase": adjustment.phase,
+            "age_s": adjustment.age_s,
+            "workers": list(adjustment.workers),
+        },
+        "adjustments": status.adjustments,
+    }
+
+
+def headline(job: str, status: Status) -> Text:
+    epochs = f"/{status.epochs}" if status.epochs else ""
+    parts = [f"step {status.step}", f"epoch {status.epoch}{epochs}"]
+    if status.throughput:
+        parts.append(f"{status.throughput:,.0f} samples/s")
+    if status.step_s:
+        parts.append(f"{status.step_s * 1000:.1f} ms/step")
+    if status.batch:
+        parts.append(f"batch {status.batch}")
+    parts += [f"{name} {value:.4g}" for name, value in sorted(status.report.items())]
+    line = Text(job, style="bold")
+    line.append(f"  {status.state}", style=_colour(status.state))
+    line.append("  " + "  ".join(parts), style="not bold")
+    return line
+
+
+def workers_table(status: Status) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for name in ("worker", "rank", "slot", "pid", "state", "samples/step", "compute"):
+        right = name in {"rank", "pid", "samples/step", "compute"}
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for worker in status.workers:
+        table.add_row(
+            f"{worker.id} *" if worker.leader else worker.id,
+            str(worker.rank) if worker.rank >= 0 else "-",
+            worker.slot,
+            str(worker.pid),
+            worker.state,
+            str(worker.samples),
+            f"{worker.compute_s * 1000:.1f} ms",
+        )
+    return table
+
+
+def status_view(job: str, status: Status) -> RenderableType:
+    """A job for the eye: the headline, its workers (* leads), and an adjustment in flight."""
+    parts: list[RenderableType] = [headline(job, status)]
+    if status.workers:
+        parts.append(workers_table(status))
+    adjustment = status.adjustment
+    if adjustment is not None:
+        names = ", ".join(adjustment.workers)
+        parts.append(
+            Text(
+                f"{adjustment.kind} {adjustment.request_id}: {adjustment.phase} "
+                f"({names}; {adjustment.age_s:.1f} s)",
+                style="yellow",
+            )
+        )
+    return Group(*parts)
+
+
+def live_view(job: str, status: Status | None, *, starting: int, seconds: float) -> RenderableType:
+    """What stays at the bottom of the terminal while a job runs."""
+    if status is None:
+        waiting = f"  starting {starting} workers ({seconds:.0f} s)"
+        return Text.assemble((job, "bold"), (waiting, "yellow"))
+    return status_view(job, status)
+
+
+def jobs_table(rows: Iterable[dict[str, object]]) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for name in ("job", "state", "workers", "step", "age", "pid", "script"):
+        table.add_column(name, no_wrap=name != "script")
+    for row in rows:
+        age_s = time.time() - float(str(row["created"]))
+        table.add_row(
+            str(row["job"]),
+            Text(str(row["state"]), style=_colour(str(row["state"]))),
+            str(row["workers"]),
+            str(row["step"]),
+            _duration(age_s),
+            str(row["pid"]),
+            str(row["script"]),
+        )
+    return table
+
+
+def adjustment_line(record: AdjustmentRecord) -> str:
+    moved = [f"{', '.join(record.joined)} joined"] if record.joined else []
+    moved += [f"{', '.join(record.left)} left"] if record.left else []
+    parts = record.parts
+    return (
+        f"{record.kind}: {'; '.join(moved)}; {record.size} workers from step {record.step} on "
+        f"({record.total_s:.2f} s in all, training stopped {parts.stop_s * 1000:.0f} ms)"
+    )
+
+
+def notable(event: Happened) -> bool:
+    """Whether the event is worth a line at the terminal."""
+    return event.what in NOTABLE
+
+
+def event_line(event: Event | Happened) -> str:
+    """One event in one line, as `edl events` prints it."""
+    clock = ""
+    if isinstance(event, Event):
+        moment = time.localtime(event.time)
+        clock = time.strftime("%H:%M:%S", moment) + f".{int(event.time % 1 * 1000):03d} "
+    fields = " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in event.fields.items()
+        if value != ""
+    )
+    request = f" request={event.request_id}" if event.request_id else ""
+    return f"{clock}{event.what} gen={event.generation} step={event.step}{request} {fields}".strip()
+
+
+def result_line(job: str, result: Result) -> str:
+    line = f"job {job} {result.state}: {result.steps} steps in {_duration(result.seconds)}"
+    if result.adjustments:
+        line += f", {len(result.adjustments)} adjustments"
+    return f"{line} ({result.why})" if result.why else line
+
+
+def _colour(state: str) -> str:
+    good, bad = {"training", "finished", "running"}, {"failed", "killed"}
+    return "green" if state in good else "red" if state in bad else "yellow"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"

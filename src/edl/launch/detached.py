@@ -1,0 +1,98 @@
+"""A job in a process of its own, which outlives the one that started it.
+
+`start` runs `python -m edl.launch.detached`, gives it the job's description on its standard input,
+and waits for one line: the job's name, or why there is none. From then on the job's folder tells
+everything; what the launcher has to say goes to launcher.log in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+
+from edl.errors import EdlError, Refused, TimedOut, UsageError
+from edl.launch.base import JobSpec
+from edl.launch.jobs import JobFolder
+from edl.launch.local import LocalLauncher
+
+__all__ = ["log_to_folder", "main", "start", "stop_on_signals"]
+
+KINDS: dict[str, type[EdlError]] = {
+    kind.__name__: kind for kind in (EdlError, Refused, UsageError, TimedOut)
+}
+
+
+def start(spec: JobSpec) -> str:
+    """Start the job and return its name; raises what `LocalLauncher` raised over there."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "edl.launch.detached"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    said, complaints = child.communicate(json.dumps(asdict(spec)).encode())
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        text = complaints.decode(errors="replace").strip()
+        raise EdlError(f"the launcher could not start: {text[-2000:]}") from None
+    if "error" in answer:
+        raise KINDS.get(answer["kind"], EdlError)(answer["error"])
+    return str(answer["job"])
+
+
+def log_to_folder(folder: JobFolder) -> None:
+    """What the launcher logs goes to the job's folder, never onto the user's screen."""
+    handler = logging.FileHandler(folder.path / "launcher.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("edl")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    root.propagate = False
+
+
+def stop_on_signals(launcher: LocalLauncher) -> None:
+    """The first signal ends the job at its step's end, the second at once."""
+    signal.signal(signal.SIGINT, lambda number, frame: launcher.interrupt(number))
+    signal.signal(signal.SIGTERM, lambda number, frame: launcher.interrupt(number))
+    # A job under nohup is not to hear of its terminal's end.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: launcher.interrupt(number))
+
+
+def main() -> int:
+    fields = json.loads(sys.stdin.read())
+    # Once more, while there is one thread: whoever started us must not have to reap us.
+    if os.fork():
+        os._exit(0)
+    try:
+        launcher = LocalLauncher(JobSpec(**{**fields, "args": tuple(fields["args"])}))
+    except EdlError as error:
+        _answer({"error": str(error), "kind": type(error).__name__})
+        return 1
+    log_to_folder(launcher.folder)
+    stop_on_signals(launcher)
+    launcher.start()
+    _answer({"job": launcher.folder.name})
+    result = launcher.wait()
+    launcher.close()
+    return result.exit_status if result else 1
+
+
+def _answer(fields: dict[str, str]) -> None:
+    """Say it, and let go of the streams: whoever started us reads until they are closed."""
+    os.write(1, json.dumps(fields).encode())
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

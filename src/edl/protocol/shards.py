@@ -1,0 +1,229 @@
+"""The ledger of partitioned data: who reads which ranges, as the paper's partitions.
+
+Partitions are metadata: a path and how many samples it has. Each worker has a queue of ranges of
+its own, so that it reads one partition from front to back; the next unassigned partition of the
+epoch's order goes to whoever needs one, in rank order, and a leaver's unread rest goes first in
+line. All of it is a function of committed records, so every worker holds the same queues. Holds:
+every sample of an epoch is queued, free or used, and in exactly one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edl.protocol.permutation import Permutation
+from edl.protocol.topology import split
+from edl.types import WorkerId
+
+__all__ = ["Piece", "ShardLedger", "ShardPart"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """Consecutive samples of one partition."""
+
+    partition: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPart:
+    """One worker's part of one step."""
+
+    epoch: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(piece.length for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLedger:
+    """Queues, free ranges and position in one epoch. Immutable: a commit makes the next one."""
+
+    lengths: tuple[int, ...]
+    batch: int
+    seed: int
+    epochs: int
+    untouched: int  # samples of the partitions that nobody has been handed
+    epoch: int = 0
+    handed: int = 0  # partitions of the epoch's order that have left the free list
+    returned: tuple[Piece, ...] = ()  # first in line
+    queues: tuple[tuple[WorkerId, tuple[Piece, ...]], ...] = ()
+
+    @staticmethod
+    def opened(lengths: Sequence[int], *, batch: int, seed: int, epochs: int) -> ShardLedger:
+        """The ledger at the start of the first epoch."""
+        return ShardLedger(
+            lengths=tuple(lengths), batch=batch, seed=seed, epochs=epochs, untouched=sum(lengths)
+        )
+
+    # -- what every ledger tells -----------------------------------------------------------
+
+    @property
+    def samples(self) -> int:
+        return sum(self.lengths)
+
+    def remaining(self) -> int:
+        """Samples of this epoch that nobody has used yet."""
+        queued = sum(_amount(queue) for _, queue in self.queues)
+        return queued + _amount(self.returned) + self.untouched
+
+    def job_over(self) -> bool:
+        return bool(self.epochs) and self.epoch >= self.epochs
+
+    def step_size(self) -> int:
+        return min(self.batch, self.remaining())
+
+    def epoch_over(self) -> bool:
+        return self.remaining() == 0
+
+    def slice_of(self, worker: WorkerId, carriers: Sequence[WorkerId]) -> ShardPart:
+        """The front of a carrier's queue, as much as its share of the next step."""
+        queues = dict(self._provided(carriers).queues)
+        share = split(self.step_size(), len(carriers))[carriers.index(worker)]
+        front, _ = _cut(queues[worker], share)
+        return ShardPart(epoch=self.epoch, pieces=front)
+
+    def committed(self, used: Mapping[WorkerId, int]) -> ShardLedger:
+        """The ledger after a step in which the fronts of the queues were used."""
+        total = sum(used.values())
+        if total != self.step_size():
+            raise ValueError(
+                f"a step used {total} samples where the ledger has {self.step_size()} "
+                f"(epoch {self.epoch}, {self.remaining()} left)"
+            )
+        carriers = [worker for worker, count in used.items() if count]
+        ready = self._provided(carriers)
+        queues = tuple(
+            (worker, _cut(queue, used.get(worker, 0))[1]) for worker, queue in ready.queues
+        )
+        return replace(ready, queues=queues)
+
+    def entered(self, members: Sequence[WorkerId]) -> ShardLedger:
+        """Another membership: what a leaver has not read goes first in line."""
+        queues = dict(self.queues)
+        back = [piece for worker, queue in self.queues if worker not in members for piece in queue]
+        kept = tuple((worker, queues.get(worker, ())) for worker in members)
+        return replace(self, queues=kept, returned=(*back, *self.returned))
+
+    def next_epoch(self) -> ShardLedger:
+        emptied = tuple((worker, ()) for worker, _ in self.queues)
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            untouched=self.samples,
+            handed=0,
+            returned=(),
+            queues=emptied,
+        )
+
+    # -- handing out -----------------------------------------------------------------------
+
+    def _provided(self, carriers: Sequence[WorkerId]) -> ShardLedger:
+        """Everyone has what its next share takes: from the free list, else from the fullest."""
+        known = [worker for worker, _ in self.queues]
+        queues = {worker: list(queue) for worker, queue in self.queues}
+        for worker in carriers:
+            queues.setdefault(worker, [])
+        order = Permutation(len(self.lengths), seed=self.seed, epoch=self.epoch)
+        returned, handed, untouched = list(self.returned), self.handed, self.untouched
+        shares = split(self.step_size(), len(carriers))
+        for worker, share in zip(carriers, shares, strict=True):
+            lacking = share - _amount(queues[worker])
+            while lacking > 0 and (returned or handed < len(self.lengths)):
+                if returned:
+                    piece = returned.pop(0)
+                else:
+                    partition = order[handed]
+                    handed += 1
+                    piece = Piece(partition, 0, self.lengths[partition])
+                    untouched -= piece.length
+                queues[worker].append(piece)
+                lacking -= piece.length
+        _level(queues, dict(zip(carriers, shares, strict=True)))
+        names = [*known, *(worker for worker in carriers if worker not in known)]
+        return replace(
+            self,
+            handed=handed,
+            untouched=untouched,
+            returned=tuple(returned),
+            queues=tuple((worker, tuple(queues[worker])) for worker in names),
+        )
+
+    # -- as plain values -------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "kind": "shards",
+            "lengths": list(self.lengths),
+            "batch": self.batch,
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "epoch": self.epoch,
+            "untouched": self.untouched,
+            "handed": self.handed,
+            "returned": [_plain(piece) for piece in self.returned],
+            "queues": [[worker, [_plain(p) for p in queue]] for worker, queue in self.queues],
+        }
+
+    @staticmethod
+    def restored(values: Mapping[str, Any]) -> ShardLedger:
+        return ShardLedger(
+            lengths=tuple(values["lengths"]),
+            batch=values["batch"],
+            seed=values["seed"],
+            epochs=values["epochs"],
+            epoch=values["epoch"],
+            untouched=values["untouched"],
+            handed=values["handed"],
+            returned=tuple(Piece(*piece) for piece in values["returned"]),
+            queues=tuple(
+                (WorkerId(worker), tuple(Piece(*piece) for piece in queue))
+                for worker, queue in values["queues"]
+            ),
+        )
+
+
+def _level(queues: dict[WorkerId, list[Piece]], shares: Mapping[WorkerId, int]) -> None:
+    """Near an epoch's end the free list is empty: take from the tails of the fullest queues."""
+    for worker, share in shares.items():
+        lacking = share - _amount(queues[worker])
+        while lacking > 0:
+            spare = {
+                other: _amount(queue) - shares.get(other, 0)
+                for other, queue in queues.items()
+                if other != worker
+            }
+            richest = max(sorted(spare), key=lambda other: spare[other])
+            take = min(lacking, spare[richest])
+            kept, tail = _cut(queues[richest], _amount(queues[richest]) - take)
+            queues[richest] = list(kept)
+            queues[worker].extend(tail)
+            lacking -= take
+
+
+def _cut(queue: Sequence[Piece], count: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """The first `count` samples of a queue, and the rest."""
+    front: list[Piece] = []
+    rest = list(queue)
+    while count > 0 and rest:
+        piece = rest.pop(0)
+        if piece.length > count:
+            rest.insert(0, Piece(piece.partition, piece.offset + count, piece.length - count))
+            piece = Piece(piece.partition, piece.offset, count)
+        front.append(piece)
+        count -= piece.length
+    return tuple(front), tuple(rest)
+
+
+def _amount(pieces: Sequence[Piece]) -> int:
+    return sum(piece.length for piece in pieces)
+
+
+def _plain(piece: Piece) -> list[int]:
+    return [piece.partition, piece.offset, piece.length]

@@ -1,0 +1,77 @@
+"""The training loop as the loaders see it: one plan a step, until the loop is over.
+
+Holds: however the loop ends (by itself, by `break`, because another worker broke), the session
+closes it with everybody; a failing script takes part in nothing any more.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TypeVar
+
+from edl.errors import UsageError
+from edl.protocol.progress import StepPlan
+from edl.runtime.session import Session
+
+__all__ = ["steps"]
+
+_Batch = TypeVar("_Batch")
+
+
+def steps(
+    session: Session,
+    fetch: Callable[[StepPlan], _Batch],
+    *,
+    epochs: int | None,
+    on_begin: Callable[[], None],
+    reduced: Callable[[], bool],
+) -> Iterator[_Batch]:
+    """Open one step after another. `epochs` None: the loop is one epoch."""
+    progress = session.enter()
+
+    def ends() -> bool:
+        ledger = progress.ledger
+        if epochs is None:
+            return ledger.epoch_over()
+        last = ledger.epoch + 1 >= epochs
+        return ledger.epoch >= epochs or (last and ledger.epoch_over())
+
+    session.ends_loop = ends
+    first = True
+    try:
+        while not session.over and not ends():
+            if progress.ledger.epoch_over():
+                progress.close()
+            plan = session.begin_step(first=first)
+            if plan is None:
+                break
+            first = False
+            on_begin()
+            yield fetch(plan)
+            if session.plan is plan:
+                raise UsageError(
+                    "the loop asks for the next batch before edl.notify_batch_end(); call it at "
+                    "the end of each batch"
+                )
+            if session.loop_closed:
+                break
+    except GeneratorExit:
+        session.leave_loop(reduced=reduced())
+        if _by_break(sys._getframe().f_back):
+            session.settle()
+        raise
+    session.close_loop(reduced=reduced())
+
+
+def _by_break(frame: FrameType | None) -> bool:
+    """Whether the loop's own frame dropped the iterator on purpose, by `break` or `return`.
+
+    An exception on its way through that frame drops the iterator too, and then nobody else must
+    be told that the loop is over. Not sure means no: the session settles at its next call.
+    """
+    if frame is None or frame.f_lasti < 0:
+        return False
+    return frame.f_code.co_code[frame.f_lasti] == dis.opmap["POP_TOP"]

@@ -1,0 +1,314 @@
+"""One fake worker process: the shell around the real machines, with a lagging agent thread."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from edl.protocol import effects as fx
+from edl.protocol import events as ev
+from edl.protocol.election import LEADER_KEY
+from edl.protocol.leader import STATE_KEY
+from edl.protocol.messages import Adjusted, Finished, Message, Refusal, Register, Undone
+from edl.protocol.node import Node
+from edl.protocol.progress import Progress
+from edl.protocol.topology import Generation
+from edl.store.base import Swap
+from edl.types import Address, Gpu, Member, WorkerId
+from tests.seeded.collective import Collective, Gate
+from tests.seeded.history import Answered, Exit
+from tests.seeded.trainer import Trainer, Wait
+
+if TYPE_CHECKING:
+    from tests.seeded.world import World
+
+__all__ = ["KILLED", "Process"]
+
+KILLED = -9
+QUIET = fx.Announce(generation=0, switch_step=0, token=0)
+
+
+class Process:
+    """Feeds one Node and one training script, and does what the Node asks."""
+
+    def __init__(
+        self, world: World, worker: WorkerId, number: int, *, request_id: str, fate: str
+    ) -> None:
+        self.world = world
+        self.plan = world.plan
+        self.history = world.history
+        self.me = worker
+        self.fate = fate
+        self.rng = random.Random(f"{world.plan.seed}/{worker}")
+        self.member = Member(
+            worker=worker,
+            address=Address(f"10.0.{number // 250}.{number % 250}", 7000 + number),
+            host=f"host{number % 7}",
+            slot=Gpu("cluster", number),
+            pid=1000 + number,
+        )
+        self.node = Node(
+            me=self.member,
+            request_id=request_id,
+            founders=0 if request_id else world.plan.founders,
+            settings=world.plan.settings,
+        )
+        self.alive = True
+        self.word = QUIET
+        self.begun = Gate("Begin")
+        self.may_go = Gate("MayGo")
+        self.generation: Generation | None = None
+        self.progress: Progress | None = None
+        self.waits_for: object = "its start"
+        self._thread: Generator[Wait, None, None] | None = None
+        self._busy_until = 0.0
+        self._next_peer = 0
+        self._keys: dict[int, set[str]] = {}
+        self._building: dict[int, Generation] = {}
+        self._stands: dict[int, Generation] = {}
+
+    def start(self) -> None:
+        """The process runs: its agent looks for the leader, its script prepares."""
+        world, schedule = self.world, self.world.schedule
+        self.history.started[self.me] = schedule.now
+        if self.fate == "dies before it registers":
+            schedule.after(self.jitter(0.3), self.kill)
+            return
+        if self.fate == "never registers":
+            return
+        world.network.listen(self.member.address, self, self._number)
+        world.shelf.watch(
+            LEADER_KEY,
+            lambda seen: self.post(ev.LeaderSeen(value=seen.value, revision=seen.revision)),
+        )
+        if self.node.worker.request_id:
+            world.shelf.watch(STATE_KEY, lambda seen: self.post(ev.StateSeen(value=seen.value)))
+        context_s = self.jitter(self.plan.context_s)
+        if self.fate == "never becomes ready":
+            context_s = 1e9
+        trainer = Trainer(self, context_s=context_s, first_model=self.rng.randrange(10**6))
+        self._thread = trainer.run()
+        schedule.after(0.0, self._advance)
+        schedule.after(self.jitter(0.3), self._tick)
+
+    # -- the agent thread ------------------------------------------------------------------
+
+    def post(self, event: ev.Event) -> None:
+        """Events are handled in order, each a little after it came."""
+        lag = self.jitter(self.plan.lag_s)
+        if self.plan.lag_spikes and self.rng.random() < self.plan.lag_spikes:
+            lag *= 100
+        self._busy_until = max(self._busy_until, self.world.schedule.now + lag)
+        self.world.schedule.at(self._busy_until, self._step, event)
+
+    def _step(self, event: ev.Event) -> None:
+        if not self.alive:
+            return
+        led = self.node.leader.token if self.node.leader else None
+        try:
+            effects = self.node.step(event, self.world.schedule.now)
+        except Exception as error:
+            self.world.crashed(self, event, error)
+            return
+        leads = self.node.leader.token if self.node.leader else None
+        if leads is not None and leads != led:
+            self.history.leaders.append((self.me, leads))
+        self.world.tell(self.me, event, effects)
+        for effect in effects:
+            self._perform(effect)
+
+    def _tick(self) -> None:
+        if self.alive:
+            self.post(ev.Tick())
+            self.world.schedule.after(0.3, self._tick)
+
+    def opened(self, peer: int) -> None:
+        self.post(ev.PeerOpened(peer=peer))
+
+    def heard(self, peer: int, message: Message) -> None:
+        self.post(ev.Heard(peer=peer, message=message))
+
+    def closed(self, peer: int, why: str) -> None:
+        self.post(ev.PeerClosed(peer=peer, why=why))
+
+    def _number(self) -> int:
+        self._next_peer += 1
+        return self._next_peer
+
+    # -- effects ---------------------------------------------------------------------------
+
+    def _perform(self, effect: fx.Effect) -> None:
+        match effect:
+            case fx.Send(peer=peer, message=message):
+                self._send(peer, message)
+            case fx.Dial(peer=peer, address=address):
+                self.world.network.dial(self, peer, address)
+            case fx.Close(peer=peer):
+                self.world.network.close(self, peer)
+            case fx.StoreSwap():
+                self._swap(effect)
+            case fx.BuildGroup(generation=generation):
+                self._build(generation)
+            case fx.DropGroup(number=number):
+                self._drop(number)
+            case fx.OfferKey(generation=number, key=key):
+                self._keys.setdefault(number, set()).add(key)
+                self._look(number)
+            case fx.Announce():
+                self.word = effect
+                self.history.announcements.append((self.me, effect))
+            case fx.Begin(generation=generation):
+                self.generation = generation
+                self.begun.let_through()
+            case fx.Dismiss(why=why, failed=failed):
+                self.history.dismissals[self.me] = failed
+                self.exit(1 if failed else 0, f"dismissed: {why}")
+            case fx.MayGo():
+                self.may_go.let_through()
+
+    def _send(self, peer: int, message: Message) -> None:
+        if isinstance(message, Adjusted | Undone | Refusal | Finished):
+            said = Answered(self.world.schedule.now, self.me, message)
+            self.history.answers.setdefault(message.request_id, []).append(said)
+        self.world.network.send(self, peer, message)
+        if isinstance(message, Register) and self.fate == "dies registered":
+            self.world.schedule.after(self.jitter(0.5), self.kill)
+
+    def _swap(self, effect: fx.StoreSwap) -> None:
+        def answer(swap: Swap) -> None:
+            current = swap.current
+            self.post(
+                ev.Swapped(
+                    purpose=effect.purpose,
+                    done=swap.done,
+                    value=current.value,
+                    revision=current.revision,
+                )
+            )
+
+        self.world.shelf.swap(
+            effect.key,
+            expected=effect.expected,
+            value=effect.value,
+            lease=self.me if effect.leased else None,
+            answer=answer,
+        )
+
+    # -- groups ----------------------------------------------------------------------------
+
+    def _build(self, generation: Generation) -> None:
+        number = generation.number
+        self.history.generations.setdefault(number, generation)
+        if self.me not in generation:
+            self._stand(generation)
+            return
+        if self.fate == "dies building":
+            self.world.schedule.after(self.jitter(0.05), self.kill)
+        self._building[number] = generation
+        self.world.schedule.after(self.jitter(0.02), self._pin, generation)
+
+    def _pin(self, generation: Generation) -> None:
+        """This worker's own key is made; or the build falls."""
+        number = generation.number
+        if number not in self._building or not self.alive:
+            return
+        if not generation.founding and self.rng.random() < self.plan.group_falls:
+            del self._building[number]
+            self.post(ev.GroupFell(number=number, why="a port was taken"))
+            return
+        key = f"{number}/{self.me}"
+        if key in self._needed(generation):
+            self._keys.setdefault(number, set()).add(key)
+            self.post(ev.KeyMade(generation=number, key=key, value=key.encode()))
+        self._look(number)
+
+    def _needed(self, generation: Generation) -> list[str]:
+        makers = self.plan.key_makers or generation.size
+        return [f"{generation.number}/{member.worker}" for member in generation.members[:makers]]
+
+    def _look(self, number: int) -> None:
+        """The group stands as soon as every key is there."""
+        generation = self._building.get(number)
+        if generation is None or not self._keys.get(number, set()).issuperset(
+            self._needed(generation)
+        ):
+            return
+        del self._building[number]
+        self.world.schedule.after(self.jitter(0.02), self._stand, generation)
+
+    def _stand(self, generation: Generation) -> None:
+        if not self.alive:
+            return
+        self._stands[generation.number] = generation
+        if self.progress is not None:
+            self.progress.prepare(generation)
+        self.post(ev.GroupStands(number=generation.number, build_s=0.0))
+        if self.fate == "dies announced":
+            self.world.schedule.after(self.jitter(0.2), self.kill)
+
+    def _drop(self, number: int) -> None:
+        self._building.pop(number, None)
+        self._stands.pop(number, None)
+        if self.progress is not None:
+            self.progress.withdraw(number)
+
+    # -- the training thread ---------------------------------------------------------------
+
+    def adopt_progress(self, progress: Progress) -> None:
+        self.progress = progress
+        for generation in self._stands.values():
+            if generation.number > progress.generation.number:
+                progress.prepare(generation)
+
+    def group(self, generation: Generation) -> Collective:
+        assert generation.number in self._stands, f"{self.me} has no group {generation.number}"
+        return self.world.group(generation)
+
+    def now(self) -> float:
+        return self.world.schedule.now
+
+    def jitter(self, mean: float) -> float:
+        return mean * (0.5 + self.rng.random())
+
+    def _advance(self) -> None:
+        thread = self._thread
+        while self.alive and thread is not None:
+            try:
+                wait = next(thread)
+            except StopIteration:
+                return
+            except Exception as error:
+                self.world.crashed(self, None, error)
+                return
+            self.waits_for = wait
+            if isinstance(wait, float):
+                self.world.schedule.after(wait, self._advance)
+                return
+            if not wait.open:
+                wait.when_open(self._resume)
+                return
+
+    def _resume(self) -> None:
+        self.world.schedule.after(self.jitter(self.plan.lag_s), self._advance)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def exit(self, status: int, why: str) -> None:
+        if self.alive:
+            self._gone(status, why, flush=True)
+
+    def kill(self) -> None:
+        if self.alive:
+            self._gone(KILLED, "killed", flush=self.rng.random() < 0.5)
+
+    def _gone(self, status: int, why: str, *, flush: bool) -> None:
+        self.alive = False
+        world = self.world
+        self.history.exits[self.me] = Exit(world.schedule.now, status, why)
+        world.network.vanish(self, self.member.address, flush=flush)
+        revoke: Callable[[str], None] = world.shelf.revoke
+        # A launcher that reaped it revokes its lease; otherwise it lapses.
+        late = 0.05 if self.rng.random() < 0.7 else self.plan.settings.lease_s
+        world.schedule.after(late, revoke, self.me)
+        world.gone(self)

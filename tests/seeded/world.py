@@ -1,0 +1,198 @@
+"""A whole job in virtual time, decided by its seed: `run(draw_plan(seed))` -> its history."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from edl.protocol import effects as fx
+from edl.protocol import events as ev
+from edl.protocol.leader import STATE_KEY
+from edl.protocol.topology import Generation
+from edl.types import WorkerId
+from tests.seeded.client import Client, Errand
+from tests.seeded.collective import Collective
+from tests.seeded.history import History
+from tests.seeded.network import Network
+from tests.seeded.plan import Ask, Plan
+from tests.seeded.process import KILLED, Process
+from tests.seeded.schedule import Schedule
+from tests.seeded.shelf import Shelf
+
+__all__ = ["LIMIT_S", "Story", "World", "run"]
+
+# Far beyond every timeout and pause in a plan: a job that is not over by then never will be.
+LIMIT_S = 900.0
+
+Story = Callable[[float, str, object, list[fx.Effect]], None]
+
+
+class World:
+    """Processes, network, store and requesters of one job."""
+
+    def __init__(self, plan: Plan, story: Story | None = None) -> None:
+        self.plan = plan
+        self.story = story
+        self.rng = random.Random(f"world/{plan.seed}")
+        self.schedule = Schedule()
+        self.history = History(
+            samples=plan.samples, batch=plan.batch, epochs=plan.epochs, drop_last=plan.drop_last
+        )
+        self.network = Network(self.schedule, self.rng, self._network_delay)
+        self.shelf = Shelf(self.schedule, self._store_delay)
+        self.processes: dict[WorkerId, Process] = {}
+        self.errands: list[Errand] = []
+        self.clients: list[Client] = []
+        self.over = False
+        self._groups: dict[int, Collective] = {}
+        self._numbers: dict[WorkerId, int] = {}
+        self._pending = 0
+
+    def run(self) -> History:
+        plan = self.plan
+        for index in range(plan.founders):
+            worker = WorkerId(f"w{index}")
+            self.schedule.after(
+                self.rng.random() * 0.5, self._start, worker, self.number_of(worker), "", "lives"
+            )
+        self._pending = plan.founders + len(plan.asks)
+        for number, ask in enumerate(plan.asks):
+            self.schedule.at(ask.time, self._open, number, ask)
+        for _ in range(plan.losses):
+            self.schedule.at(plan.losses_until * self.rng.random(), self._lose)
+        for when in plan.lapses:
+            self.schedule.at(when, self._lapse)
+        self.schedule.run(LIMIT_S, lambda: self.over)
+        return self._ended()
+
+    # -- what processes and requesters use -------------------------------------------------
+
+    def number_of(self, worker: WorkerId) -> int:
+        return self._numbers.setdefault(worker, len(self._numbers))
+
+    def group(self, generation: Generation) -> Collective:
+        found = self._groups.get(generation.number)
+        if found is None:
+            found = self._groups[generation.number] = Collective(generation)
+        return found
+
+    def training(self) -> list[Process]:
+        return [p for p in self.processes.values() if p.alive and p.progress is not None]
+
+    def start_joiner(self, worker: WorkerId, request_id: str, fate: str) -> None:
+        if worker not in self.processes:
+            self._start(worker, self.number_of(worker), request_id, fate)
+
+    def reap(self, workers: tuple[WorkerId, ...]) -> None:
+        """Only a process that never ran an agent has to be killed: it cannot be dismissed."""
+        for worker in workers:
+            process = self.processes.get(worker)
+            if process is not None and process.fate == "never registers":
+                process.kill()
+
+    def gone(self, process: Process) -> None:
+        """A process has ended; its launcher may tell the leader."""
+        killed = self.history.exits[process.me].status == KILLED
+        if killed and self.rng.random() < 0.6:
+            for client in self.clients:
+                if process.me in client.errand.request.joiners:
+                    self.schedule.after(0.2, client.saw_end, process.me, "killed")
+        self.perhaps_over()
+
+    def crashed(self, process: Process, event: ev.Event | None, error: Exception) -> None:
+        """A machine must not raise; the process ends, as a real one would."""
+        self.history.crashes.append(
+            f"{process.me} at {self.schedule.now:.3f}: {type(error).__name__}: {error} ({event})"
+        )
+        if self.story is not None:
+            self.story(self.schedule.now, process.me, f"CRASH {error!r} on {event}", [])
+        process.kill()
+
+    def tell(self, worker: WorkerId, event: ev.Event, effects: list[fx.Effect]) -> None:
+        if self.story is not None:
+            self.story(self.schedule.now, worker, event, effects)
+
+    def perhaps_over(self) -> None:
+        self.over = (
+            not self._pending
+            and not any(process.alive for process in self.processes.values())
+            and all(client.done for client in self.clients)
+        )
+
+    # -- what happens ----------------------------------------------------------------------
+
+    def _start(self, worker: WorkerId, number: int, request_id: str, fate: str) -> None:
+        if not request_id:
+            self._pending -= 1
+        process = Process(self, worker, number, request_id=request_id, fate=fate)
+        self.processes[worker] = process
+        process.start()
+
+    def _open(self, number: int, ask: Ask) -> None:
+        self._pending -= 1
+        errand = Errand(self, number, ask)
+        self.errands.append(errand)
+        for index in range(2 if ask.twice else 1):
+            client = Client(self, errand, again=ask.again)
+            self.clients.append(client)
+            self.schedule.after(index * 0.3 * self.rng.random(), client.ask)
+
+    def _lose(self) -> None:
+        connections = self.network.open_connections()
+        if connections:
+            self.network.lose(self.rng.choice(connections), "lost")
+
+    def _lapse(self) -> None:
+        """The leader's lease was not renewed in time, while everybody is well connected.
+
+        With a broken connection at the same time another worker takes the key without a
+        hand-over, which is recovery's business.
+        """
+        for process in self.processes.values():
+            leader = process.node.leader
+            if leader is None or not process.alive or leader.conductor.adjustment is not None:
+                continue
+            if leader.conductor.generation is not None and not leader.over:
+                self.shelf.revoke(process.me)
+
+    def _network_delay(self) -> float:
+        rng = self.rng
+        delay = self.plan.delay_s * (0.2 + rng.random())
+        if self.plan.slow_messages and rng.random() < self.plan.slow_messages:
+            delay *= 40
+        return delay
+
+    def _store_delay(self) -> float:
+        delay = self.plan.store_s * (0.2 + self.rng.random())
+        if self.plan.slow_store and self.rng.random() < self.plan.slow_store:
+            delay += 4.0
+        return delay
+
+    def _ended(self) -> History:
+        history = self.history
+        history.state = (self.shelf.get(STATE_KEY).value or b"").decode()
+        history.ended_at = self.schedule.now
+        entered = {c.generation for c in history.commits} | {mv.target for mv in history.moves}
+        for worker, end in history.exits.items():
+            generations = [history.generations[n] for n in entered if n in history.generations]
+            if end.status == KILLED and any(worker in g for g in generations):
+                history.lost = True
+        if not self.over:
+            waiting = [
+                f"{p.me} ({p.fate}) waits for {_name(p.waits_for)}"
+                for p in self.processes.values()
+                if p.alive
+            ]
+            groups = [line for group in self._groups.values() for line in group.waited_for()]
+            asking = [c.errand.request_id for c in self.clients if not c.done]
+            history.stuck = "; ".join([*waiting[:12], *groups[:6], f"asking: {asking}"])
+        return history
+
+
+def _name(wait: object) -> str:
+    return str(getattr(wait, "kind", wait))
+
+
+def run(plan: Plan, story: Story | None = None) -> History:
+    """One job from its first process to its last answer."""
+    return World(plan, story).run()
