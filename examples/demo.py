@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -16,20 +17,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
 
-from exactly_once import Line, judge, read
+from exactly_once import read
+from report import checked, show
 from rich.console import Console
-from rich.table import Table
 from timeline import draw, marks_of, steps_of
 
 from edl.client import Job, run
 from edl.errors import EdlError
-from edl.protocol.tale import AdjustmentRecord
 
 SCRIPT = str(Path(__file__).with_name("digits.py"))
-SAMPLES, BATCH, PACE_S = 1437, 96, 0.002
-Logs = dict[str, list[Line]]
+PACE_S = 0.002
 console = Console(highlight=False)
 began = time.monotonic()
 
@@ -88,57 +86,21 @@ def scale(job: Job, *, epochs: int, first: int) -> None:
     say(f"[bold]3 workers[/] go on, led by {leader_of(job)}")
 
 
-def show(records: tuple[AdjustmentRecord, ...]) -> None:
-    heads = ("process start", "context", "topology", "wait for switch", "state transfer", "stop")
-    table = Table("milliseconds", *heads, "in all")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for record in records:
-        parts = record.parts
-        before = (parts.process_start_s, parts.context_s, parts.topology_s, parts.switch_wait_s)
-        times = (*before, parts.transfer_s, parts.stop_s, record.total_s)
-        name = f"{record.kind.replace('_', ' ')} to {record.size}"
-        table.add_row(name, *(f"{1000 * seconds:,.0f}" for seconds in times))
-    console.print(table)
-    console.print("[dim]stop: how much longer the first step took than steps did before; with")
-    console.print("[dim]fewer workers each has more to do. All else went on beside training.\n")
-
-
-def checked(elastic: Logs, static: Logs) -> bool:
-    """Print what must hold, and whether it does."""
-    epochs = judge(elastic.values(), samples=SAMPLES)
-    never, once, more = (sum(getattr(e, n) for e in epochs) for n in ("never", "once", "more"))
-    ends = [log[-1] for log in elastic.values() if log[-1]["what"] == "finished"]
-    alone = [log[-1] for log in static.values() if log[-1]["what"] == "finished"]
-    score, other = ends[0]["accuracy"], alone[0]["accuracy"]
-    used = f"in {len(epochs)} epochs: never {never}, once {once:,}, more than once {more}"
-    claims = (
-        (f"each sample exactly once an epoch ({used})", never == more == 0),
-        (f"{BATCH} samples in each step, with 2, 4 and 3 workers", all(e.holds(BATCH) for e in epochs)),
-        (f"the {len(ends)} models at the end are equal, bit for bit",
-         len(ends) == 3 and len({line["fingerprint"] for line in ends}) == 1),
-        (f"test accuracy {score:.1%}, without scaling {other:.1%}", abs(score - other) <= 0.01),
-    )  # fmt: skip
-    for text, holds in claims:
-        console.print(f"[{'green]yes' if holds else 'bold red]NO '}[/]  {text}")
-    return all(holds for _, holds in claims)
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description="EDL's demo.")
+    parser = argparse.ArgumentParser(description="A job is scaled out and in while it trains.")
     parser.add_argument("--quick", action="store_true", help="fewer epochs")
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     args = parser.parse_args()
     epochs, first = (14, 1) if args.quick else (40, 5)
-    rmtree(args.out, ignore_errors=True)
+    shutil.rmtree(args.out, ignore_errors=True)
     os.environ.setdefault("EDL_HOME", str(args.out.resolve() / "edl"))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    say(f"training a network on {SAMPLES} handwritten digits with 2 workers, {epochs} epochs")
+    say(f"2 workers train a network on handwritten digits, {epochs} epochs")
     length = ("--epochs", str(epochs))
     with training("elastic", args.out, *length, "--pace", str(PACE_S)) as job:
         scale(job, epochs=epochs, first=first)
         result = job.wait()
-    say("the same once more, 2 workers from beginning to end and at full speed")
+    say("the same once more: 2 workers all the time, at full speed")
     with training("static", args.out, *length) as other:
         other.wait()
     elastic, static = read(args.out / "elastic"), read(args.out / "static")
@@ -146,8 +108,8 @@ def main() -> int:
     marks = marks_of(job.events(), result.adjustments)
     draw(picture, steps_of(elastic.values()), steps_of(static.values()), marks)
     console.print()
-    show(result.adjustments)
-    good = checked(elastic, static) and len(result.adjustments) == 2
+    show(console, result.adjustments)
+    good = checked(console, elastic, static) and len(result.adjustments) == 2
     console.print(f"\nPicture: [bold]{picture}[/]")
     return 0 if good else 1
 

@@ -103,9 +103,7 @@ def main() -> None:
     torch.manual_seed(0)
     data = Digits(train=True)
     model = network()
-    opt = edl.Optimizer(
-        torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9), model=model
-    )
+    opt = edl.Optimizer(torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9), model=model)
     sched = edl.register(torch.optim.lr_scheduler.StepLR(opt, max(1, args.epochs // 2), gamma=0.2))
     loader = edl.DataLoader(data, batch_size=args.batch, seed=0)
     log = Log(args.log)

@@ -69,7 +69,8 @@ def validate(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> fl
     mine = slice(edl.rank(), None, edl.size())
     with torch.no_grad():
         right = (model(images[mine]).argmax(1) == labels[mine]).sum().item()
-    return edl.all_reduce(right, op="sum") / edl.all_reduce(len(labels[mine]), op="sum")
+    seen = edl.all_reduce(len(labels[mine]), op="sum")
+    return float(edl.all_reduce(right, op="sum") / seen)
 
 
 def arguments() -> argparse.Namespace:

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from edl.client import Event
 from edl.protocol.tale import AdjustmentRecord
 
-INK, SOFT, BLUE, ORANGE, GREEN = "#24292f", "#8c959f", "#0969da", "#d9730d", "#1a7f37"
+INK, SOFT, BLUE, ORANGE, GREEN = "#24292f", "#6e7781", "#0969da", "#d9730d", "#1a7f37"
 WINDOW_S = 1.0
 
 
@@ -67,16 +67,19 @@ def steps_of(logs: Iterable[list[dict[str, Any]]]) -> list[Step]:
 
 def marks_of(events: Iterable[Event], records: Iterable[AdjustmentRecord]) -> list[Mark]:
     """When each adjustment was asked for and when it happened."""
+    events = list(events)
     times = {(event.what, event.request_id): event.time for event in events}
-    return [
-        Mark(
-            asked=times["adjust.accepted", record.request_id],
-            switched=times["adjust.switching", record.request_id],
-            text=f"{record.kind.replace('_', ' ')} to {record.size}\n"
-            f"stop {1000 * record.parts.stop_s:.0f} ms",
-        )
-        for record in records
-    ]
+    handed = {event.generation for event in events if event.what == "leader.changed"}
+    marks = []
+    for record in records:
+        who = [f"+ {', '.join(record.joined)}"] if record.joined else []
+        who += [f"- {', '.join(record.left)}"] if record.left else []
+        led = " (the leader)" if record.generation in handed else ""
+        text = f"{', '.join(who)}{led}\nstop {1000 * record.parts.stop_s:.0f} ms"
+        asked = times["adjust.accepted", record.request_id]
+        switched = times["adjust.switching", record.request_id]
+        marks.append(Mark(asked=asked, switched=switched, text=text))
+    return marks
 
 
 def throughput(steps: Sequence[Step]) -> tuple[list[float], list[float]]:
@@ -91,9 +94,7 @@ def throughput(steps: Sequence[Step]) -> tuple[list[float], list[float]]:
 
 
 def draw(path: Path, elastic: Sequence[Step], static: Sequence[Step], marks: list[Mark]) -> None:
-    plt.rcParams.update(
-        {"font.size": 10, "text.color": INK, "axes.edgecolor": SOFT, "axes.labelcolor": INK}
-    )
+    plt.rcParams.update({"text.color": INK, "axes.edgecolor": SOFT, "axes.labelcolor": INK})
     figure, (speed, workers, loss) = plt.subplots(
         3, 1, figsize=(10, 8), height_ratios=[3, 1.3, 2], layout="constrained"
     )
@@ -110,7 +111,7 @@ def draw(path: Path, elastic: Sequence[Step], static: Sequence[Step], marks: lis
     count = [step.workers for step in elastic]
     workers.step(at, count, where="post", color=GREEN, linewidth=2)
     workers.fill_between(at, count, step="post", color=GREEN, alpha=0.15)
-    workers.set_yticks(range(0, max(count) + 1))
+    workers.set_yticks(range(max(count) + 1))
     workers.set_ylim(0, max(count) + 0.6)
     workers.set_ylabel("workers")
     workers.set_xlabel("seconds of training")
@@ -140,4 +141,12 @@ def _mark(speed: Axes, workers: Axes, mark: Mark, start: float) -> None:
         axes.axvspan(asked, switched, color=SOFT, alpha=0.15, linewidth=0)
         axes.axvline(switched, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     top = speed.get_ylim()[1]
-    speed.text(switched, top * 0.985, f"  {mark.text}", va="top", ha="left", linespacing=1.4)
+    _write(speed, mark.text, switched, top, INK)
+    if switched - asked > 3.0:
+        _write(speed, "new workers start up,\ntraining goes on", asked, top, SOFT)
+
+
+def _write(axes: Axes, text: str, x: float, y: float, color: str) -> None:
+    """To the right of a point, and below it."""
+    where, unit = (7, -6), "offset points"
+    axes.annotate(text, (x, y), xytext=where, textcoords=unit, va="top", color=color)

@@ -126,6 +126,12 @@ class Network:
             slow = 20.0 if self.rng.random() < 0.2 else 1.0
             self.schedule.after(self.delay() * slow, self._tell_closed, connection, side, why)
 
+    def snap(self, end: End, peer: int) -> None:
+        """Lose the connection with what was just sent over it."""
+        link = self._links.get(end, {}).get(peer)
+        if link is not None:
+            self.lose(link[0], "snapped")
+
     def vanish(self, end: End, address: Address, *, flush: bool) -> None:
         """A process ends: its listener is gone and its connections close."""
         self._listeners.pop(address, None)

@@ -53,7 +53,9 @@ class Plan:
     slow_store: float = 0.0
     losses: int = 0
     losses_until: float = 0.0
+    snaps: int = 0  # so many connections are lost with the very message that was sent over them
     lapses: tuple[float, ...] = ()
+    lapse_at_handover: bool = False
     group_falls: float = 0.0
     key_makers: int = 0  # 0: every member makes a key
     big: bool = False
@@ -137,6 +139,9 @@ def draw_plan(seed: int) -> Plan:
         plan.losses, plan.losses_until = rng.randint(1, 8), length * 1.2
     elif trouble < 0.42:
         plan.lapses = tuple(length * rng.random() for _ in range(rng.choice((1, 2))))
+        plan.lapse_at_handover = rng.random() < 0.5
+    elif trouble < 0.6:
+        plan.snaps = rng.randint(1, 4)
     if rng.random() < 0.2:
         plan.lag_spikes = 0.05
     if rng.random() < 0.2:

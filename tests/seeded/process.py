@@ -10,7 +10,15 @@ from edl.protocol import effects as fx
 from edl.protocol import events as ev
 from edl.protocol.election import LEADER_KEY
 from edl.protocol.leader import STATE_KEY
-from edl.protocol.messages import Adjusted, Finished, Message, Refusal, Register, Undone
+from edl.protocol.messages import (
+    Adjusted,
+    Finished,
+    Handover,
+    Message,
+    Refusal,
+    Register,
+    Undone,
+)
 from edl.protocol.node import Node
 from edl.protocol.progress import Progress
 from edl.protocol.topology import Generation
@@ -172,6 +180,11 @@ class Process:
             said = Answered(self.world.schedule.now, self.me, message)
             self.history.answers.setdefault(message.request_id, []).append(said)
         self.world.network.send(self, peer, message)
+        if self.world.snaps and self.rng.random() < 0.04:
+            self.world.snaps -= 1
+            self.world.network.snap(self, peer)
+        if isinstance(message, Handover) and self.plan.lapse_at_handover:
+            self.world.schedule.after(self.jitter(self.plan.store_s), self.world.shelf.revoke, self.me)
         if isinstance(message, Register) and self.fate == "dies registered":
             self.world.schedule.after(self.jitter(0.5), self.kill)
 

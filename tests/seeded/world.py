@@ -44,6 +44,7 @@ class World:
         self.errands: list[Errand] = []
         self.clients: list[Client] = []
         self.over = False
+        self.snaps = plan.snaps
         self._groups: dict[int, Collective] = {}
         self._numbers: dict[WorkerId, int] = {}
         self._pending = 0
@@ -150,7 +151,7 @@ class World:
         """
         for process in self.processes.values():
             leader = process.node.leader
-            if leader is None or not process.alive or leader.conductor.adjustment is not None:
+            if leader is None or not process.alive:
                 continue
             if leader.conductor.generation is not None and not leader.over:
                 self.shelf.revoke(process.me)

@@ -68,6 +68,7 @@ class LiveScreen:
         self._job = job
         self._workers = workers
         self._began = time.monotonic()
+        self._drawn: tuple[Status | None, int] | None = None
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
@@ -76,6 +77,10 @@ class LiveScreen:
 
     def refresh(self, status: Status | None) -> None:
         seconds = time.monotonic() - self._began
+        # To draw costs more than all else that the launcher does.
+        if self._drawn == (status, int(seconds)):
+            return
+        self._drawn = (status, int(seconds))
         view = live_view(self._job, status, starting=self._workers, seconds=seconds)
         self._live.update(view, refresh=True)
 

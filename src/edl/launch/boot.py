@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,8 @@ from types import TracebackType
 __all__ = ["main"]
 
 PR_SET_PDEATHSIG = 1
+# How long a worker whose peer vanished waits to be ended.
+PATIENCE_S = 10.0
 
 
 def die_with_launcher() -> None:
@@ -47,6 +50,8 @@ def own_frames_off(trace: TracebackType | None) -> TracebackType | None:
 def report(error: BaseException) -> None:
     """To the worker's log as Python would, and to a file that `edl` shows when the job failed."""
     error = error.with_traceback(own_frames_off(error.__traceback__))
+    # As Python itself does: whoever runs at exit can tell that the script failed.
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     sys.excepthook(type(error), error, error.__traceback__)
     sys.stderr.flush()
     folder, worker = os.environ.get("EDL_JOB_DIR"), os.environ.get("EDL_WORKER")
@@ -60,6 +65,18 @@ def report(error: BaseException) -> None:
         part.replace(target)
     except OSError as problem:
         print(f"edl: {target} could not be written: {problem}", file=sys.stderr)  # noqa: T201
+
+
+def yield_to_culprit(error: BaseException) -> None:
+    """A worker that lost its peer is not the one that failed: let the launcher see that one first.
+
+    The launcher ends this process as soon as it has seen who it was.
+    """
+    from edl.errors import PeerError
+
+    if isinstance(error, PeerError):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        threading.Event().wait(PATIENCE_S)
 
 
 def main() -> None:
@@ -77,6 +94,7 @@ def main() -> None:
         sys.exit(128 + signal.SIGINT)
     except BaseException as error:
         report(error)
+        yield_to_culprit(error)
         sys.exit(1)
 
 

@@ -125,7 +125,7 @@ class LaunchService:
 
     def found(self, count: int) -> tuple[Joiner, ...]:
         """Ids and slots of the founders; Refused if there are not enough slots."""
-        return self._take(self._new_ids(count), ())
+        return self._take_new(count, ())
 
     # -- one function per request ----------------------------------------------------------
 
@@ -142,9 +142,11 @@ class LaunchService:
         if not 1 <= count <= MOST_AT_ONCE:
             reason = f"{count} workers cannot be added; give at least 1 and at most {MOST_AT_ONCE}"
             return Refusal(request_id=request_id, reason=reason)
-        ids = [j.worker for j in known.joiners] if known else self._new_ids(count)
         try:
-            joiners = self._take(ids, message.gpus)
+            if known is not None:
+                joiners = self._take([each.worker for each in known.joiners], message.gpus)
+            else:
+                joiners = self._take_new(count, message.gpus)
         except Refused as error:
             return Refusal(request_id=request_id, reason=str(error))
         self._reservations[request_id] = _Reservation(joiners=joiners, lapses=now + LAPSE_S)
@@ -179,10 +181,12 @@ class LaunchService:
 
     # -- small things ----------------------------------------------------------------------
 
-    def _new_ids(self, count: int) -> list[WorkerId]:
+    def _take_new(self, count: int, gpus: Iterable[Gpu]) -> tuple[Joiner, ...]:
         first = self._next_worker
+        ids = [WorkerId(f"w{number}") for number in range(first, first + count)]
+        joiners = self._take(ids, gpus)
         self._next_worker += count
-        return [WorkerId(f"w{number}") for number in range(first, first + count)]
+        return joiners
 
     def _take(self, ids: list[WorkerId], gpus: Iterable[Gpu]) -> tuple[Joiner, ...]:
         taken = self._slots.take(ids, gpus)

@@ -59,10 +59,14 @@ class Election:
             self.known = read_leader(value, revision)
             return None
         self.known = None
-        if not self.may_lead or leader_answers or self.contesting:
+        if leader_answers or not self.vacant():
             return None
         self.contesting = True
         return 0
+
+    def vacant(self) -> bool:
+        """Nobody holds the key, and this worker may take it."""
+        return self.known is None and self.may_lead and not self.contesting
 
     def swapped(self, *, done: bool, value: bytes | None, revision: int) -> bool:
         """The answer to our contest. True: this worker leads now, with `revision` as token."""

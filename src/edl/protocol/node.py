@@ -164,7 +164,8 @@ class Node:
     # -- finding and following a leader ----------------------------------------------------
 
     def _on_leader_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
-        answers = self._link_open or self.leader is not None
+        # One that is being dialled is not known to be gone: losing a lease is not death.
+        answers = self._link is not None or self.leader is not None
         at = self.election.saw(value, revision, leader_answers=answers)
         if at is not None or (value is None and self.leader is not None):
             return [self._contest(expected=0)]
@@ -181,6 +182,12 @@ class Node:
         if led and self.worker.state is State.LEAVING:
             # Its word that it has taken over may be lost; the store's is as good.
             return [MayGo()]
+        here = self.worker.generation
+        if self._heir and here is not None and known.worker in here:
+            # Somebody else of this generation took the office that was meant for us.
+            self._heir = False
+            if self._over:
+                return [MayGo()]
         return self._follow(known.worker, known.address)
 
     def _contest(self, *, expected: int) -> StoreSwap:
@@ -223,14 +230,15 @@ class Node:
         effects: list[Effect] = []
         old_link = self._link
         self.following, self._link, self._link_open = self.me.worker, LOCAL, True
+        self._redial_at = None
         if self._past is not None:
             effects += self.leader.take_over(self._past, now)
             taken = m.HandoverTaken(generation=self._past.generation.number, worker=self.me.worker)
             if self._predecessor is not None:
                 effects.append(Send(peer=self._predecessor, message=taken))
             self._past = None
-            if self._over:
-                effects += self.leader.on_job_over(now)
+        if self._over:
+            effects += self.leader.on_job_over(now)
         if old_link is not None:
             effects.append(Close(peer=old_link))
         self.worker.on_linked()
@@ -266,6 +274,8 @@ class Node:
             self.worker.on_unlinked()
             self._link, self._link_open = None, False
             self._redial_at = now + _REDIAL_S
+            if self.election.vacant():
+                return [self._contest(expected=0)]
             return []
         return self.leader.on_peer_closed(peer, why, now) if self.leader else []
 

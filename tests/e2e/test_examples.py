@@ -1,0 +1,146 @@
+"""Each example, run as its reader would run it: alone, and as a job of several workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl.client import Job, run
+from edl.errors import EdlError
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home for jobs; whatever still runs in it at the end is killed."""
+    monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
+    yield tmp_path
+    for folder in (tmp_path / "home" / "jobs").glob("*/"):
+        with contextlib.suppress(EdlError):
+            job = Job(folder.name)
+            if job.running():
+                job.stop(force=True)
+
+
+def python(*arguments: str | Path, status: int = 0) -> str:
+    """What a Python command printed; it must end with this status."""
+    command = [sys.executable, *(str(each) for each in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def edl(*arguments: str | Path) -> str:
+    return python("-m", "edl.cli.main", *arguments)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def told_by(job: Job, worker: str) -> list[dict[str, Any]]:
+    """The JSON lines that a worker printed."""
+    return [json.loads(line) for line in job.logs(worker) if line.startswith("{")]
+
+
+def wait_epoch(job: Job, epoch: int) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while job.status().epoch < epoch:
+        assert time.monotonic() < until, job.status()
+        time.sleep(0.05)
+
+
+def test_digits_trains_alone_and_uses_each_sample_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    said = python(EXAMPLES / "digits.py", "--epochs", "3", "--log", log)
+    assert "test accuracy 0." in said
+    assert "after 45 steps" in said
+    judged = python(EXAMPLES / "exactly_once.py", log)
+    assert judged.count("   1437 ") == 3
+    assert judged.endswith("exactly once\n")
+    assert lines_of(log / "solo.jsonl")[-1]["accuracy"] > 0.5
+
+
+def test_digits_trains_under_edl_run_and_its_workers_end_alike(home: Path) -> None:
+    log = home / "log"
+    said = edl("run", "-n", "2", EXAMPLES / "digits.py", "--epochs", "3", "--log", log)
+    assert "after 45 steps" in said
+    assert python(EXAMPLES / "exactly_once.py", log).endswith("exactly once\n")
+    ends = [lines_of(log / f"{worker}.jsonl")[-1] for worker in ("w0", "w1")]
+    assert ends[0]["what"] == ends[1]["what"] == "finished"
+    assert ends[0]["fingerprint"] == ends[1]["fingerprint"]
+
+
+def test_the_judgement_notices_lost_and_repeated_samples(tmp_path: Path) -> None:
+    lines = [
+        {"what": "began", "generation": 1, "epoch": 0, "step": 0, "indexes": [0, 1, 2]},
+        {"what": "ended", "generation": 1, "epoch": 0, "step": 0, "advanced": True},
+        # Done once more by a later generation: that one counts.
+        {"what": "began", "generation": 2, "epoch": 0, "step": 0, "indexes": [2, 1]},
+        {"what": "ended", "generation": 2, "epoch": 0, "step": 0, "advanced": True},
+        {"what": "began", "generation": 2, "epoch": 0, "step": 1, "indexes": [3, 2]},
+        {"what": "ended", "generation": 2, "epoch": 0, "step": 1, "advanced": True},
+        # A step that did not count.
+        {"what": "began", "generation": 2, "epoch": 0, "step": 2, "indexes": [0, 1]},
+        {"what": "ended", "generation": 2, "epoch": 0, "step": 2, "advanced": False},
+    ]
+    (tmp_path / "w0.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    judged = python(EXAMPLES / "exactly_once.py", tmp_path, status=1)
+    assert "    0       1       2       1      2   wrong" in judged
+    assert python(EXAMPLES / "exactly_once.py", tmp_path / "nothing", status=2)
+
+
+def test_early_stopping_stops_early_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = python(EXAMPLES / "early_stopping.py", "--patience", "2", "--out", out)
+    told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert len(told) < 50
+    assert told[-1]["best"]["waited"] == 2
+    assert told[-1]["best"]["metric"] == max(line["accuracy"] for line in told)
+    assert [path.name for path in out.iterdir()] == ["best.pt"]
+
+
+def test_early_stopping_decides_alike_while_workers_come_and_go(home: Path) -> None:
+    """2 -> 3 -> 2 across ends of epochs; one worker breaks out of its loop, the leader leaves."""
+    script, more = str(EXAMPLES / "early_stopping.py"), ("--pace", "0.001", "--patience", "5")
+    leave_loop = ("--break-at", "20", "--break-rank", "1")
+    job = run(script, *more, *leave_loop, "--epochs", "30", "--out", str(home / "out"), workers=2)
+    wait_epoch(job, 1)
+    joined = job.scale_out(1)
+    assert joined is not None
+    wait_epoch(job, job.status().epoch + 1)
+    left = job.scale_in(["w0"])
+    assert left is not None
+    assert left.left == ("w0",)
+    result = job.wait(PATIENCE_S)
+    assert result.state == "finished", result
+    told = {worker: told_by(job, worker) for worker in ("w0", "w1", "w2")}
+    # Whoever was there at the end of an epoch saw, decided and remembered the same.
+    for worker in ("w0", "w2"):
+        mine = {line["epoch"]: line for line in told["w1"]}
+        assert told[worker]
+        assert all(line == mine[line["epoch"]] for line in told[worker])
+    assert [line["epoch"] for line in told["w1"]] == list(range(len(told["w1"])))
+    assert [line["step"] for line in told["w1"]][:3] == [15, 20, 35]
+    sizes = [line["workers"] for line in told["w1"]]
+    assert sizes[0] == sizes[-1] == 2
+    assert 3 in sizes
+    assert told["w1"][-1]["best"]["waited"] == 5 or len(told["w1"]) == 30
+    assert [path.name for path in (home / "out").iterdir()] == ["best.pt"]
+
+
+def test_every_example_says_how_to_use_it(tmp_path: Path) -> None:
+    for name in ("digits.py", "early_stopping.py", "demo.py"):
+        assert "usage:" in python(EXAMPLES / name, "--help")
+    assert not os.listdir(tmp_path)

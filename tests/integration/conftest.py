@@ -1,0 +1,43 @@
+"""Real jobs on this machine, in a home of their own; nothing of them outlives the test."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from edl.client import Job, run
+from edl.errors import EdlError
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Start jobs by their script's name; whatever still runs at the end is killed."""
+    monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
+    jobs: list[Job] = []
+
+    def begin(script: str, *args: str, workers: int = 2, **more: object) -> Job:
+        timeout_s = more.pop("timeout_s", 90.0)
+        job = run(str(SCRIPTS / script), *args, workers=workers, timeout_s=timeout_s, **more)  # type: ignore[arg-type]
+        jobs.append(job)
+        return job
+
+    yield begin
+    for job in jobs:
+        with contextlib.suppress(EdlError):
+            if job.running():
+                job.stop(force=True)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where scripts write their journals."""
+    folder = tmp_path / "log"
+    folder.mkdir()
+    return folder

@@ -1,0 +1,42 @@
+"""The journal script, but its joiners fail at the point that EDL_TEST_FAIL names."""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+JOINER = bool(os.environ.get("EDL_REQUEST"))
+FAIL = os.environ.get("EDL_TEST_FAIL", "") if JOINER else ""
+
+if FAIL == "import":
+    sys.exit(3)
+if FAIL == "unregistered":
+    threading.Event().wait()
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import edl.torch as edl  # noqa: E402
+from edl.runtime import agent  # noqa: E402
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if FAIL == "building":
+    agent.Agent._start_building = lambda self, generation: die()  # type: ignore[method-assign]
+
+import journal  # noqa: E402
+
+if FAIL in ("never", "registered"):
+    begin = edl.init
+
+    def init() -> None:
+        # The background thread registers; the main thread never gets its context ready.
+        begin()
+        threading.Event().wait()
+
+    edl.init = init
+
+journal.main()

@@ -1,0 +1,104 @@
+"""The command line: what is understood, and how nonsense is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edl.cli.main import main, make_parser
+
+COMMANDS = ["run", "ps", "status", "logs", "scale-out", "scale-in", "events", "stop"]
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDL_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    assert f"examples:\n  edl {command}" in capsys.readouterr().out
+
+
+def test_what_follows_the_script_is_for_the_script() -> None:
+    options = make_parser().parse_args(["run", "-n", "3", "train.py", "-n", "7", "--min", "x"])
+    assert (options.workers, options.script, options.args) == (
+        3,
+        "train.py",
+        ["-n", "7", "--min", "x"],
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["run"],
+        ["run", "-n", "0", "train.py"],
+        ["run", "--max", "-1", "train.py"],
+        ["run", "--output", "some", "train.py"],
+        ["scale-out", "mnist"],
+        ["scale-out", "mnist", "--add", "0"],
+        ["scale-out", "mnist", "--add", "1", "--gpus", "localhost:0"],
+        ["scale-out", "mnist", "--add", "1", "--timeout", "soon"],
+        ["scale-in", "mnist", "--remove", "0"],
+    ],
+)
+def test_nonsense_ends_with_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith("edl: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "mnist"],
+        ["logs", "mnist"],
+        ["events", "mnist"],
+        ["stop", "mnist"],
+        ["scale-out", "mnist", "--add", "1"],
+        ["scale-in", "mnist", "--remove", "1"],
+    ],
+)
+def test_an_unknown_job_ends_with_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "edl: there is no job 'mnist'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.py"], "script 'nowhere.py' does not exist"),
+        (["."], "script '.' is a folder"),
+        (["-n", "1", "--min", "2", "SELF"], "-n 1 is under --min 2"),
+        (["-n", "3", "--max", "2", "SELF"], "-n 3 is over --max 2"),
+        (["-n", "3", "--slots", "2", "SELF"], "2 of 2"),
+        (["--name", "a/b", "SELF"], "job name 'a/b'"),
+    ],
+)
+def test_a_job_that_cannot_start_says_why_and_leaves_nothing(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["run", *(__file__ if each == "SELF" else each for each in arguments)]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.glob("jobs/*")) == []
+
+
+def test_no_jobs_are_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ps"]) == 0
+    assert "no jobs" in capsys.readouterr().out
+    assert main(["ps", "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"

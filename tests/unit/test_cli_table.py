@@ -1,0 +1,131 @@
+"""How a job looks: fields for programs, lines for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from edl.cli.table import adjustment_line, event_line, result_line, status_fields, status_view
+from edl.launch.jobs import Result
+from edl.protocol.messages import AdjustmentStatus, Happened, Status, WorkerStatus
+from edl.protocol.tale import AdjustmentRecord, Parts
+from edl.types import Address, WorkerId
+
+
+def status() -> Status:
+    worker = WorkerStatus(
+        id=WorkerId("w0"),
+        rank=0,
+        pid=42,
+        host="localhost",
+        slot="localhost:0",
+        address=Address("127.0.0.1", 7),
+        leader=True,
+        state="training",
+        samples=48,
+        compute_s=0.005,
+    )
+    adjustment = AdjustmentStatus(
+        request_id="4f2", kind="scale_out", phase="switching", age_s=1.0, workers=(WorkerId("w1"),)
+    )
+    return Status(
+        request_id="x",
+        state="training",
+        step=310,
+        epoch=2,
+        epochs=3,
+        generation=1,
+        batch=96,
+        throughput=12345.6,
+        step_s=0.01,
+        workers=(worker,),
+        adjustment=adjustment,
+        report={"loss": 0.25},
+        adjustments=0,
+    )
+
+
+def test_status_has_the_same_fields_for_every_program() -> None:
+    fields = status_fields("mnist", status())
+    assert {key: fields[key] for key in ("job", "state", "step", "epoch", "generation")} == {
+        "job": "mnist",
+        "state": "training",
+        "step": 310,
+        "epoch": 2,
+        "generation": 1,
+    }
+    assert fields["workers"] == [
+        {
+            "id": "w0",
+            "rank": 0,
+            "pid": 42,
+            "host": "localhost",
+            "slot": "localhost:0",
+            "address": "127.0.0.1:7",
+            "leader": True,
+            "state": "training",
+            "samples": 48,
+            "compute_s": 0.005,
+        }
+    ]
+    assert fields["adjustment"] == {
+        "request_id": "4f2",
+        "kind": "scale_out",
+        "phase": "switching",
+        "age_s": 1.0,
+        "workers": ["w1"],
+    }
+
+
+def test_a_status_for_the_eye_says_who_leads_and_what_is_in_flight() -> None:
+    console = Console(width=120, record=True, quiet=True)
+    with console.capture() as capture:
+        console.quiet = False
+        console.print(status_view("mnist", status()))
+    text = capture.get()
+    for words in ("mnist  training", "step 310", "12,346 samples/s", "loss 0.25", "w0 *"):
+        assert words in text
+    assert "scale_out 4f2: switching (w1; 1.0 s)" in text
+
+
+def test_one_event_is_one_line() -> None:
+    event = Happened(
+        seq=3,
+        what="adjust.complete",
+        request_id="4f2",
+        generation=2,
+        step=320,
+        fields={"joined": "w1", "left": "", "total_s": 1.25},
+    )
+    expected = "adjust.complete gen=2 step=320 request=4f2 joined=w1 total_s=1.25"
+    assert event_line(event) == expected
+
+
+def test_an_adjustment_is_told_with_its_stop_time() -> None:
+    record = AdjustmentRecord(
+        request_id="4f2",
+        kind="scale_out",
+        joined=(WorkerId("w1"),),
+        left=(),
+        generation=2,
+        step=320,
+        size=2,
+        total_s=1.5,
+        transfer_bytes=0,
+        parts=Parts(stop_s=0.038),
+    )
+    assert adjustment_line(record) == (
+        "scale_out: w1 joined; 2 workers from step 320 on (1.50 s in all, training stopped 38 ms)"
+    )
+
+
+def test_a_result_is_told_with_its_reason() -> None:
+    result = Result(
+        state="stopped",
+        exit_status=143,
+        why="edl stop",
+        first_failure=None,
+        steps=7,
+        seconds=75.0,
+        adjustments=(),
+    )
+    assert result_line("mnist", result) == "job mnist stopped: 7 steps in 1 min 15 s (edl stop)"

@@ -1,0 +1,205 @@
+"""The client's side of an adjustment, against a launcher and a leader that follow a script."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import Self, cast
+
+import pytest
+
+from edl.client import parse_slots
+from edl.errors import (
+    AdjustmentFailed,
+    JobFinished,
+    PeerError,
+    Refused,
+    TimedOut,
+    UsageError,
+    WrongSecret,
+)
+from edl.launch.access import Access
+from edl.launch.adjusting import Adjuster
+from edl.launch.messages import AwaitGone, Gone, Release, Reserve, Reserved, Started, StartWorkers
+from edl.protocol import messages as m
+from edl.protocol.election import Known
+from edl.protocol.tale import Parts
+from edl.types import Address, Gpu, WorkerId
+
+W2 = WorkerId("w2")
+JOINER = m.Joiner(worker=W2, slot=Gpu("localhost", 2))
+RECORD = m.AdjustmentRecord(
+    request_id="4f2",
+    kind="scale_out",
+    joined=(W2,),
+    left=(WorkerId("w1"),),
+    generation=2,
+    step=7,
+    size=3,
+    total_s=1.0,
+    transfer_bytes=0,
+    parts=Parts(),
+)
+ACCEPTED = m.Accepted(request_id="4f2")
+ADJUSTED = m.Adjusted(request_id="4f2", record=RECORD)
+
+
+class FakeChannel:
+    def __init__(self, world: FakeWorld) -> None:
+        self._world = world
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._world.said.append("closed")
+
+    def send(self, message: object) -> None:
+        self._world.said.append(message)
+
+    def receive(self, timeout_s: float | None) -> object:
+        if not self._world.leader_says:
+            raise TimedOut("the leader sent nothing")
+        answer = self._world.leader_says.popleft()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class FakeWorld:
+    """Stands in for `Access`; remembers everything that was said, in order."""
+
+    def __init__(self, *leader_says: object) -> None:
+        self.leader_says = deque(leader_says)
+        self.launcher_says: dict[type, object] = {
+            Reserve: Reserved(request_id="4f2", joiners=(JOINER,)),
+            StartWorkers: Started(request_id="4f2"),
+            Release: ACCEPTED,
+            AwaitGone: Gone(request_id="4f2", still=()),
+        }
+        self.said: list[object] = []
+
+    def leader(self) -> Known:
+        return Known(worker=WorkerId("w0"), address=Address("127.0.0.1", 7), token=1)
+
+    def connect(self, address: Address) -> FakeChannel:
+        return FakeChannel(self)
+
+    def ask_launcher(self, message: object, timeout_s: float = 5.0) -> object:
+        self.said.append(message)
+        return self.launcher_says[type(message)]
+
+    def names(self) -> list[str]:
+        return [type(each).__name__ for each in self.said if each != "closed"]
+
+    def adjuster(self, *, wait: bool = True, timeout_s: float = 5.0) -> Adjuster:
+        return Adjuster(
+            cast(Access, self),
+            job="mnist",
+            request_id="4f2",
+            timeout_s=timeout_s,
+            wait=wait,
+            check_running=lambda: None,
+        )
+
+
+def scale_in() -> m.ScaleIn:
+    return m.ScaleIn(request_id="4f2", workers=(WorkerId("w1"),), gpus=(), count=0)
+
+
+def test_workers_start_once_the_leader_has_accepted() -> None:
+    world = FakeWorld(ACCEPTED, ADJUSTED)
+    assert world.adjuster().scale_out(1, ()) == RECORD
+    assert world.names() == ["Reserve", "ScaleOut", "StartWorkers"]
+    assert world.said[1] == m.ScaleOut(request_id="4f2", joiners=(JOINER,))
+
+
+def test_without_waiting_the_workers_are_started_all_the_same() -> None:
+    world = FakeWorld(ACCEPTED)
+    assert world.adjuster(wait=False).scale_out(1, ()) is None
+    assert world.names() == ["Reserve", "ScaleOut", "StartWorkers"]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        m.Retry(request_id="4f2", reason="already adjusting", after_s=0.0),
+        m.NotLeader(request_id="4f2"),
+        PeerError("it went away"),
+        TimedOut("silence"),
+    ],
+)
+def test_a_request_that_is_not_settled_is_asked_again_under_its_id(trouble: object) -> None:
+    world = FakeWorld(trouble, ACCEPTED, ADJUSTED)
+    assert world.adjuster().scale_out(1, ()) == RECORD
+    assert [each for each in world.said if isinstance(each, m.ScaleOut)] == [
+        m.ScaleOut(request_id="4f2", joiners=(JOINER,))
+    ] * 2
+    assert "Release" not in world.names()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (m.Undone(request_id="4f2", reason="w2 died"), AdjustmentFailed, "w2 died"),
+        (m.Refusal(request_id="4f2", reason="over --max 2"), Refused, "over --max 2"),
+        (m.Finished(request_id="4f2", reason="the job is over"), JobFinished, "over"),
+    ],
+)
+def test_a_request_that_fails_gives_its_slots_back(
+    answer: object, error: type[Exception], words: str
+) -> None:
+    world = FakeWorld(ACCEPTED, answer)
+    with pytest.raises(error, match=words):
+        world.adjuster().scale_out(1, ())
+    assert world.names()[-1] == "Release"
+
+
+def test_a_request_that_is_never_granted_times_out_with_the_last_reason() -> None:
+    again = m.Retry(request_id="4f2", reason="already adjusting (request 77)", after_s=0.01)
+    world = FakeWorld(*[again] * 1000)
+    with pytest.raises(TimedOut, match=r"after 0\.05 s: already adjusting \(request 77\)"):
+        world.adjuster(timeout_s=0.05).scale_out(1, ())
+    assert world.names()[-1] == "Release"
+
+
+def test_a_launcher_without_slots_refuses_before_the_leader_is_asked() -> None:
+    world = FakeWorld()
+    world.launcher_says[Reserve] = m.Refusal(request_id="4f2", reason="no free slots")
+    with pytest.raises(Refused, match="no free slots"):
+        world.adjuster().scale_out(1, ())
+    assert world.names() == ["Reserve", "Release"]
+
+
+def test_a_wrong_secret_is_not_tried_again() -> None:
+    world = FakeWorld(WrongSecret("not ours"), ADJUSTED)
+    with pytest.raises(WrongSecret):
+        world.adjuster().scale_in(scale_in())
+    assert world.names() == ["ScaleIn"]
+
+
+def test_a_scale_in_waits_until_the_leavers_are_gone() -> None:
+    world = FakeWorld(ACCEPTED, ADJUSTED)
+    assert world.adjuster().scale_in(scale_in()) == RECORD
+    assert world.names() == ["ScaleIn", "AwaitGone"]
+    last = world.said[-1]
+    assert isinstance(last, AwaitGone)
+    assert last.workers == (WorkerId("w1"),)
+
+
+def test_slots_are_written_in_three_ways() -> None:
+    expected = [Gpu("node2", 0), Gpu("node2", 1), Gpu("node3", 0)]
+    assert parse_slots("node2:0,1,node3:0") == expected
+    assert parse_slots(["node2:0", "node2:1", "node3:0"]) == expected
+    assert parse_slots(expected) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "node2", "node2:x"])
+def test_what_is_no_slot_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="HOST:INDEX"):
+        parse_slots(text)
