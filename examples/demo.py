@@ -8,6 +8,7 @@ each worker used in which step. Writes demo-out/timeline.png.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -15,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from exactly_once import read
@@ -24,7 +24,7 @@ from rich.console import Console
 from timeline import draw, marks_of, steps_of
 
 from edl.client import Job, run
-from edl.errors import EdlError
+from edl.errors import EdlError, JobFinished, UnknownJob
 
 SCRIPT = str(Path(__file__).with_name("digits.py"))
 PACE_S = 0.002
@@ -36,21 +36,20 @@ def say(text: str) -> None:
     console.print(f"[dim]{time.monotonic() - began:6.1f} s[/]  {text}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def training(name: str, out: Path, *args: str) -> Iterator[Job]:
     """A job of 2 workers that is gone when this is over, whatever happened."""
-    job = run(SCRIPT, *args, "--log", str(out / name), workers=2, name=name)
     over = threading.Event()
-    watcher = threading.Thread(target=watch, args=(job, over), daemon=True)
-    watcher.start()
     try:
+        job = run(SCRIPT, *args, "--log", str(out / name), workers=2, name=name)
+        threading.Thread(target=watch, args=(job, over), daemon=True).start()
         yield job
     finally:
         over.set()
-        watcher.join()
-        if job.running():
-            say(f"ending job {name}")
-            job.stop(force=True)
+        # By its name: an interrupt may have come before `run` returned.
+        with contextlib.suppress(UnknownJob, JobFinished):
+            Job(name).stop(force=True)
+            say(f"job {name} was ended")
 
 
 def watch(job: Job, over: threading.Event) -> None:

@@ -98,8 +98,8 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    edl.init()
     args = arguments()
+    edl.init()
     torch.manual_seed(0)
     data = Digits(train=True)
     model = network()

@@ -85,8 +85,8 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    edl.init()
     args = arguments()
+    edl.init()
     pixels, digits = load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32) / 16
     labels = torch.tensor(digits)

@@ -1,4 +1,4 @@
-"""Draw how a job's throughput, workers and loss went over time, from what its workers logged."""
+"""Draw a job's throughput, workers and loss over time, from what its workers logged."""
 
 from __future__ import annotations
 
@@ -72,10 +72,9 @@ def marks_of(events: Iterable[Event], records: Iterable[AdjustmentRecord]) -> li
     handed = {event.generation for event in events if event.what == "leader.changed"}
     marks = []
     for record in records:
-        who = [f"+ {', '.join(record.joined)}"] if record.joined else []
-        who += [f"- {', '.join(record.left)}"] if record.left else []
-        led = " (the leader)" if record.generation in handed else ""
-        text = f"{', '.join(who)}{led}\nstop {1000 * record.parts.stop_s:.0f} ms"
+        who = [f"+{worker}" for worker in record.joined] + [f"-{worker}" for worker in record.left]
+        led = ", the leader" if record.generation in handed else ""
+        text = f"{' '.join(who)}{led}\nstop {1000 * record.parts.stop_s:.0f} ms"
         asked = times["adjust.accepted", record.request_id]
         switched = times["adjust.switching", record.request_id]
         marks.append(Mark(asked=asked, switched=switched, text=text))
@@ -129,9 +128,7 @@ def draw(path: Path, elastic: Sequence[Step], static: Sequence[Step], marks: lis
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color=SOFT, alpha=0.25, linewidth=0.8)
         axes.set_axisbelow(True)
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130, facecolor="white")
-    plt.close(figure)
 
 
 def _mark(speed: Axes, workers: Axes, mark: Mark, start: float) -> None:

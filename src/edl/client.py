@@ -40,6 +40,7 @@ from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder, Result, find_job
 from edl.launch.logs import Tail
 from edl.launch.messages import EndJob
+from edl.launch.slots import listed, parse_slots
 from edl.protocol import messages as m
 from edl.types import Gpu, WorkerId
 
@@ -172,7 +173,7 @@ class Job:
         Returns when they have left and their slots are free, or with `wait=False` when the leader
         has accepted.
         """
-        names = [] if isinstance(workers_or_gpus, int) else _listed(workers_or_gpus)
+        names = [] if isinstance(workers_or_gpus, int) else listed(workers_or_gpus)
         count = workers_or_gpus if isinstance(workers_or_gpus, int) else 0
         if not names and count < 1:
             raise UsageError(f"scale_in of {count} workers; give at least one")
@@ -345,21 +346,6 @@ def scale_in(
 ) -> m.AdjustmentRecord | None:
     """The paper's scale_in(job_handle, rmv_gpu_info)."""
     return _job(job_handle, timeout_s).scale_in(rmv_gpu_info)
-
-
-def parse_slots(gpus: str | Sequence[str | Gpu]) -> list[Gpu]:
-    """Slots from `node2:0,1` or `["node2:0", Gpu("node2", 1)]`: a bare index repeats the host."""
-    slots: list[Gpu] = []
-    for name in _listed(gpus):
-        bare = isinstance(name, str) and name.isdigit() and bool(slots)
-        slots.append(Gpu(slots[-1].host, int(str(name))) if bare else Gpu.parse(str(name)))
-    return slots
-
-
-def _listed(names: str | Sequence[str | Gpu]) -> list[str | Gpu]:
-    if isinstance(names, str):
-        return [name.strip() for name in names.split(",") if name.strip()]
-    return list(names)
 
 
 def _job(handle: Job | str, timeout_s: float) -> Job:

@@ -1,4 +1,4 @@
-"""The command line from `edl run` to the last exit status, on scripts that train and that do not."""
+"""The command line from `edl run` to the exit status, with scripts that train or do not."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ signal.signal(signal.SIGTERM, lambda *a: sys.exit(0))
 threading.Event().wait(120)
 """
 TRAINS = """
-import sys, threading
+import os, sys, threading
 import torch
 import edl.torch as edl
 
-steps = int(sys.argv[1])
+steps, gate = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
 edl.init()
 model = torch.nn.Linear(4, 1)
 opt = edl.Optimizer(torch.optim.SGD(model.parameters(), lr=0.01), model=model)
@@ -39,7 +39,8 @@ for epoch in edl.epochs(steps // 10):
     for x, y in loader:
         loss = (model(x) - y).square().mean()
         opt.zero_grad(); loss.backward(); opt.step()
-        threading.Event().wait(0.02)
+        # Slow, so that there is time to scale, until the gate is opened.
+        threading.Event().wait(0.0 if gate and os.path.exists(gate) else 0.04)
         edl.report(loss=float(loss.detach()))
         edl.notify_batch_end()
 edl.shutdown()
@@ -202,7 +203,10 @@ def training(edl: Edl, name: str) -> bool:
 
 
 def test_a_job_that_trains_is_scaled_out_and_in_and_finishes(edl: Edl) -> None:
-    process = edl.start("run", "-n", "1", "--name", "j", "--max", "3", edl.script(TRAINS), "1500")
+    gate = edl.folder / "open"
+    process = edl.start(
+        "run", "-n", "1", "--name", "j", "--max", "3", edl.script(TRAINS), "1500", str(gate)
+    )
     until(lambda: (edl.folder / "home/jobs/j/job.json").exists())
     until(lambda: training(edl, "j"))
 
@@ -235,9 +239,10 @@ def test_a_job_that_trains_is_scaled_out_and_in_and_finishes(edl: Edl) -> None:
     assert out.startswith("scale_in: w1 left; 1 workers from step ")
 
     lines = edl("events", "j", "--request", "mine")[1]
-    assert [line.split()[1] for line in lines.splitlines()][0] == "adjust.accepted"
+    assert next(line.split()[1] for line in lines.splitlines()) == "adjust.accepted"
     assert "adjust.complete" in lines
 
+    gate.touch()
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "trained 1500 steps" in out
@@ -257,9 +262,8 @@ def test_python_can_do_what_the_command_line_does(edl: Edl) -> None:
         job.scale_in(1)
     record = client.scale_out(job, ["localhost:5"])
     assert record is not None
-    assert [str(w.slot) for w in job.status().workers] == [
-        "localhost:0", "localhost:1", "localhost:5",
-    ] or record.joined == ("w2",)  # fmt: skip
+    assert record.joined == ("w2",)
+    assert "localhost:5" in [worker.slot for worker in job.status().workers]
     record = client.scale_in("train-1", ["localhost:5"])
     assert record is not None
     assert record.left == ("w2",)

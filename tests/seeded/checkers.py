@@ -121,6 +121,9 @@ def same_switch(history: History) -> list[str]:
     for number, moved in moves.items():
         if len(set(moved.values())) > 1:
             faults.append(f"generation {number} was left differently: {moved}")
+        stayed = [w for w in history.generations[number].workers() if w not in moved]
+        if stayed and not history.lost:
+            faults.append(f"generation {number} was left by {sorted(moved)}, not by {stayed[:8]}")
         target, step = next(iter(moved.values()))
         if target == STOP:
             continue

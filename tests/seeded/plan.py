@@ -176,17 +176,18 @@ def draw_big_plan(seed: int, workers: int) -> Plan:
     plan = Plan(
         seed=seed,
         founders=workers,
-        samples=workers * 4 + rng.randrange(workers),
+        samples=workers * 5 + rng.randrange(workers),
         batch=workers + rng.randrange(-20, 20),
         epochs=1,
         step_s=2.0,
+        context_s=0.3,
         key_makers=1,
         big=True,
         settings=Settings(switch_allowance_s=0.3),
     )
     leaders_too = rng.choice(("in", "in-leader"))
     plan.asks = [
-        Ask(time=3.0, kind="out", count=3, twice=False, again=False, fates=("lives",) * 3),
-        Ask(time=7.0, kind=leaders_too, count=2, twice=True, again=True, fates=()),
+        Ask(time=0.9, kind="out", count=3, twice=False, again=False, fates=("lives",) * 3),
+        Ask(time=2.0, kind=leaders_too, count=2, twice=True, again=True, fates=()),
     ]
     return plan

@@ -150,6 +150,7 @@ def test_numbers_that_do_not_fit_together_are_refused(spec: JobSpec, words: str)
 def test_a_job_starts_with_one_worker_per_gpu_or_with_two() -> None:
     assert JobSpec(script="a").founders(4) == 4
     assert JobSpec(script="a").founders(0) == 2
+    assert JobSpec(script="a", slots=1).founders(0) == 1
     assert JobSpec(script="a", min_workers=3).founders(0) == 3
     assert JobSpec(script="a", max_workers=1).founders(0) == 1
     assert JobSpec(script="a", workers=5).founders(2) == 5

@@ -22,7 +22,7 @@ from edl.launch.jobs import Result
 from edl.launch.local import LocalLauncher
 from edl.protocol.messages import Status
 
-__all__ = ["run"]
+__all__ = ["give_up_stdout", "run"]
 
 REFRESH_S = 0.1
 
@@ -51,7 +51,7 @@ class PlainScreen:
         except BrokenPipeError:
             # Whoever read us is gone (`edl run ... | head`); the job is not theirs to end.
             self._broken = True
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            give_up_stdout()
 
     def refresh(self, status: Status | None) -> None:
         return
@@ -86,6 +86,13 @@ class LiveScreen:
 
     def close(self) -> None:
         self._live.stop()
+
+
+def give_up_stdout() -> None:
+    """Let Python flush what nobody will read to where it does no harm."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -151,7 +158,8 @@ def _show_told(launcher: LocalLauncher, screen: Screen) -> None:
 def _show_end(job: str, result: Result) -> None:
     failure = result.first_failure
     if failure is None:
-        print(f"edl: {result_line(job, result)}", flush=True)
+        target = sys.stderr if result.state == "failed" else sys.stdout
+        print(f"edl: {result_line(job, result)}", file=target, flush=True)
         return
     sys.stdout.flush()
     trace = failure.traceback.rstrip()

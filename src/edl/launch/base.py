@@ -50,7 +50,8 @@ class JobSpec:
 
     def founders(self, gpus: int) -> int:
         """How many workers the job starts with."""
-        count = max(self.workers or gpus or 2, self.min_workers)
+        usual = gpus or min(2, self.slots or 2)
+        count = max(self.workers or usual, self.min_workers)
         return min(count, self.max_workers) if self.max_workers else count
 
 

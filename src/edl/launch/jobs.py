@@ -178,7 +178,9 @@ class Claim:
 
 
 def home() -> Path:
-    return Path(os.environ.get("EDL_HOME") or Path.home() / ".edl")
+    """Absolute, for a worker's script may change its directory."""
+    chosen = os.environ.get("EDL_HOME")
+    return (Path(chosen).expanduser() if chosen else Path.home() / ".edl").absolute()
 
 
 def all_jobs() -> list[JobFolder]:

@@ -143,7 +143,7 @@ class LaunchService:
             reason = f"{count} workers cannot be added; give at least 1 and at most {MOST_AT_ONCE}"
             return Refusal(request_id=request_id, reason=reason)
         try:
-            if known is not None:
+            if known is not None and len(known.joiners) == count:
                 joiners = self._take([each.worker for each in known.joiners], message.gpus)
             else:
                 joiners = self._take_new(count, message.gpus)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from edl.errors import Refused, UsageError
 from edl.types import Gpu, WorkerId
 
-__all__ = ["LOCAL_HOST", "SlotBook", "find_gpus", "gpus_from_text"]
+__all__ = ["LOCAL_HOST", "SlotBook", "find_gpus", "gpus_from_text", "listed", "parse_slots"]
 
 LOCAL_HOST = "localhost"
 
@@ -88,7 +88,7 @@ class SlotBook:
                     f"only; name slots as {LOCAL_HOST}:INDEX"
                 )
             if indexes is not None and slot.index not in indexes:
-                raise Refused(f"there is no slot {slot}; this job has {_listed(indexes)}")
+                raise Refused(f"there is no slot {slot}; this job has {_spelled(indexes)}")
             if slot in busy and not self._oversubscribe:
                 raise Refused(f"slot {slot} is taken by worker {busy[slot]}; name a free one")
         twice = [str(slot) for slot, times in Counter(named).items() if times > 1]
@@ -110,7 +110,7 @@ class SlotBook:
         if count > len(free) and not self._oversubscribe:
             raise Refused(
                 f"{count} more {'worker needs' if count == 1 else 'workers need'} {count} free "
-                f"slots, and {len(free)} of {len(indexes)} ({_listed(indexes)}) are free; ask for "
+                f"slots, and {len(free)} of {len(indexes)} ({_spelled(indexes)}) are free; ask for "
                 "fewer, or start the job with more slots or with --oversubscribe"
             )
         chosen: list[int] = []
@@ -122,9 +122,25 @@ class SlotBook:
         return [Gpu(LOCAL_HOST, index) for index in chosen]
 
 
-def _listed(indexes: list[int]) -> str:
+def _spelled(indexes: list[int]) -> str:
     names = [f"{LOCAL_HOST}:{index}" for index in indexes]
     return ", ".join(names if len(names) <= 8 else [*names[:7], "..."])
+
+
+def parse_slots(gpus: str | Sequence[str | Gpu]) -> list[Gpu]:
+    """Slots from `node2:0,1` or `["node2:0", Gpu("node2", 1)]`: a bare index repeats the host."""
+    slots: list[Gpu] = []
+    for name in listed(gpus):
+        bare = isinstance(name, str) and name.isdigit() and bool(slots)
+        slots.append(Gpu(slots[-1].host, int(str(name))) if bare else Gpu.parse(str(name)))
+    return slots
+
+
+def listed(names: str | Sequence[str | Gpu]) -> list[str | Gpu]:
+    """Names from `a,b` or from a list of them."""
+    if isinstance(names, str):
+        return [name.strip() for name in names.split(",") if name.strip()]
+    return list(names)
 
 
 def gpus_from_text(text: str) -> dict[int, str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edl.protocol.permutation import Permutation
-from edl.protocol.topology import split
+from edl.protocol.topology import part_of, split
 from edl.types import WorkerId
 
 __all__ = ["MapLedger", "Slice"]
@@ -62,9 +62,8 @@ class MapLedger:
 
     def slice_of(self, worker: WorkerId, carriers: Sequence[WorkerId]) -> Slice:
         """Where a carrier's samples of the next step lie."""
-        shares = self.shares(carriers)
-        before = sum(shares[other] for other in carriers[: carriers.index(worker)])
-        return Slice(epoch=self.epoch, start=self.position + before, count=shares[worker])
+        before, count = part_of(self.step_size(), len(carriers), carriers.index(worker))
+        return Slice(epoch=self.epoch, start=self.position + before, count=count)
 
     def order(self, epoch: int) -> Permutation | range:
         """The epoch's order: a function of (seed, epoch) alone."""

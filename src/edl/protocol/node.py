@@ -76,7 +76,6 @@ class Node:
         self.leader: Leader | None = None
         self.following: WorkerId | None = None
         self._link: int | None = None
-        self._link_open = False
         self._address: Address | None = None
         self._redial_at: float | None = None
         self._next_peer = -1
@@ -229,7 +228,7 @@ class Node:
         )
         effects: list[Effect] = []
         old_link = self._link
-        self.following, self._link, self._link_open = self.me.worker, LOCAL, True
+        self.following, self._link = self.me.worker, LOCAL
         self._redial_at = None
         if self._past is not None:
             effects += self.leader.take_over(self._past, now)
@@ -259,20 +258,19 @@ class Node:
 
     def _dial(self) -> Dial:
         assert self._address is not None
-        self._link, self._link_open, self._redial_at = self._next_peer, False, None
+        self._link, self._redial_at = self._next_peer, None
         self._next_peer -= 1
         return Dial(peer=self._link, address=self._address)
 
     def _on_opened(self, peer: int) -> list[Effect]:
         if peer == self._link:
-            self._link_open = True
             self.worker.on_linked()
         return []
 
     def _on_closed(self, peer: int, why: str, now: float) -> list[Effect]:
         if peer == self._link:
             self.worker.on_unlinked()
-            self._link, self._link_open = None, False
+            self._link = None
             self._redial_at = now + _REDIAL_S
             if self.election.vacant():
                 return [self._contest(expected=0)]

@@ -70,12 +70,11 @@ class Progress:
 
     def __init__(self, *, me: WorkerId, generation: Generation, ledger: Ledger) -> None:
         self.me = me
-        self.generation = generation
-        self.ledger: Ledger = ledger.entered(generation.workers())
+        self.ledger: Ledger = ledger
         self.step = 0
-        self.entering = True  # the next step is the first one of this generation
         self.ended = False
         self._prepared: dict[int, Generation] = {}
+        self._take_place(generation)
 
     # -- generations -----------------------------------------------------------------------
 
@@ -101,11 +100,17 @@ class Progress:
 
     def enter(self, generation: Generation) -> None:
         """Move to a generation; the next step is its first."""
-        self.generation = generation
-        self.entering = True
-        self.ledger = self.ledger.entered(generation.workers())
+        self._take_place(generation)
         for number in [n for n in self._prepared if n <= generation.number]:
             del self._prepared[number]
+
+    def _take_place(self, generation: Generation) -> None:
+        # Drawn once per generation: a thousand members are too many to list at every step.
+        self.generation = generation
+        self.entering = True  # the next step is the first one of this generation
+        self._workers = generation.workers()
+        self._first_carriers = generation.carriers(entering=True)
+        self.ledger = self.ledger.entered(self._workers)
 
     def _announced(self, word: Announcement) -> Generation:
         target = self._prepared.get(word.generation)
@@ -120,30 +125,30 @@ class Progress:
 
     def plan(self) -> StepPlan:
         """This worker's part of the next step, by the present generation."""
-        carriers = self.generation.carriers(entering=self.entering)
+        carriers = self._first_carriers if self.entering else self._workers
         part = self.ledger.slice_of(self.me, carriers) if self.me in carriers else None
         return StepPlan(
             step=self.step,
             generation=self.generation.number,
-            rank=self.generation.rank(self.me),
-            size=self.generation.size,
+            rank=self._workers.index(self.me),
+            size=len(self._workers),
             part=part if part is not None and part.count else None,
             total=self.ledger.step_size(),
         )
 
     def judge(self, records: Sequence[StepRecord]) -> Round:
         """What a round means. Mixed rounds are the script's doing; they never hang anyone."""
-        kinds = {record.kind for record in records}
+        said = {(record.kind, record.step) for record in records}
+        kinds = {kind for kind, _ in said}
         ended, closed = Kind.END in kinds, Kind.CLOSE in kinds
         if Kind.REDUCE in kinds and kinds != {Kind.REDUCE}:
             raise UsageError(self._mixed(records))
         if Kind.REDUCE in kinds and len({(r.detail, r.step) for r in records}) > 1:
             raise UsageError(self._mixed(records))
-        for record in records:
-            if record.kind == Kind.STEP and record.step != self.step:
-                raise AssertionError(f"{self.me} is at step {self.step}, a peer at {record.step}")
-        workers = self.generation.workers()
-        samples = {w: r.samples for w, r in zip(workers, records, strict=True)}
+        for kind, step in said:
+            if kind == Kind.STEP and step != self.step:
+                raise AssertionError(f"{self.me} is at step {self.step}, a peer at {step}")
+        samples = {w: r.samples for w, r in zip(self._workers, records, strict=True)}
         return Round(go=not (ended or closed), closed=closed, ended=ended, samples=samples)
 
     def commit(self, decided: Round) -> None:

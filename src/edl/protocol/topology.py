@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edl.types import Member, WorkerId
 
-__all__ = ["Generation", "draw_first", "draw_next", "split"]
+__all__ = ["Generation", "draw_first", "draw_next", "part_of", "split"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,8 @@ class Generation:
         """Who carries a share. Newcomers enter their first step with weight zero."""
         if not entering or self.founding:
             return self.workers()
-        return tuple(worker for worker in self.workers() if worker not in self.newcomers)
+        new = set(self.newcomers)
+        return tuple(worker for worker in self.workers() if worker not in new)
 
 
 def draw_first(
@@ -97,9 +98,21 @@ def draw_next(
 
 
 def split(total: int, parts: int) -> tuple[int, ...]:
-    """Shares that differ by at most one and add up to `total`, the larger ones first."""
-    base, extra = divmod(total, parts)
-    return tuple(base + (1 if index < extra else 0) for index in range(parts))
+    """Shares that add up to `total`: as even as can be, the larger ones first.
+
+    Nobody gets a single sample where two can be had: BatchNorm cannot train on one row, so a
+    small last batch goes to fewer workers and the others have no share in it.
+    """
+    return tuple(part_of(total, parts, index)[1] for index in range(parts))
+
+
+def part_of(total: int, parts: int, index: int) -> tuple[int, int]:
+    """Where the share of one part begins, and how large it is: `split`, for one of many."""
+    carrying = min(parts, max(1, total // 2))
+    if index >= carrying:
+        return total, 0
+    base, extra = divmod(total, carrying)
+    return index * base + min(index, extra), base + (1 if index < extra else 0)
 
 
 def _natural(worker: WorkerId) -> tuple[int, str]:

@@ -1,0 +1,83 @@
+"""Real Gloo groups inside one process: one thread a member, boards pinned to each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from edl.collective.gloo import build_group
+from edl.protocol.topology import Generation
+from edl.runtime.board import Board
+from edl.runtime.framework import Group
+from edl.types import Address, Gpu, Member, WorkerId
+
+_Result = TypeVar("_Result")
+
+__all__ = ["build_ring", "in_threads", "members"]
+
+
+def members(count: int) -> tuple[Member, ...]:
+    return tuple(
+        Member(
+            worker=WorkerId(f"w{i}"),
+            address=Address("127.0.0.1", 1),
+            host="localhost",
+            slot=Gpu("localhost", i),
+            pid=1,
+        )
+        for i in range(count)
+    )
+
+
+def in_threads(jobs: list[Callable[[], _Result]]) -> list[_Result]:
+    """Run one function a thread; the first error is raised here."""
+    results: dict[int, _Result] = {}
+    errors: list[BaseException] = []
+
+    def call(index: int) -> None:
+        try:
+            results[index] = jobs[index]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(len(jobs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    return [results[i] for i in range(len(jobs))]
+
+
+def build_ring(count: int, *, newcomers: int = 0) -> list[Group]:
+    """The ends of one generation; the last `newcomers` of them are new."""
+    everyone = members(count)
+    generation = Generation(
+        number=1,
+        members=everyone,
+        newcomers=tuple(m.worker for m in everyone[count - newcomers :]) if newcomers else (),
+        source=everyone[0].worker,
+        leader=everyone[0].worker,
+        founding=False,
+        token=1,
+        request_id="r",
+    )
+    boards: list[Board] = []
+
+    def publish_from(index: int) -> Callable[[str, bytes], None]:
+        def publish(key: str, value: bytes) -> None:
+            for other, board in enumerate(boards):
+                if other != index:
+                    board.offer(key, value)
+
+        return publish
+
+    boards.extend(Board(publish_from(i)) for i in range(count))
+    return in_threads(
+        [
+            lambda i=i: build_group(generation, everyone[i].worker, boards[i], "127.0.0.1", 10.0)  # type: ignore[misc]
+            for i in range(count)
+        ]
+    )

@@ -1,0 +1,208 @@
+"""Each checker catches the bug it is there for, and none of the others cries out with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edl.protocol import messages as m
+from edl.protocol.conductor import Conductor
+from edl.protocol.effects import Effect, MayGo, Send
+from edl.protocol.ledger import MapLedger, Slice
+from edl.protocol.node import Node
+from edl.protocol.progress import Progress, Verdict
+from edl.protocol.record import StepRecord
+from edl.protocol.requests import Final, Requests
+from edl.protocol.voice import Voice
+from edl.protocol.worker import Worker
+from tests.seeded.checkers import CHECKERS, ENDINGS, check
+from tests.seeded.collective import Exchange
+from tests.seeded.plan import Ask, Plan
+from tests.seeded.trainer import Trainer
+from tests.seeded.world import run
+
+Patch = pytest.MonkeyPatch
+
+
+def ask(time: float, kind: str, *fates: str, again: bool = False) -> Ask:
+    return Ask(time=time, kind=kind, count=len(fates) or 1, twice=False, again=again, fates=fates)
+
+
+def calm(*asks: Ask) -> Plan:
+    """Two workers, forty steps of a fifth of a second, and nothing goes wrong."""
+    return Plan(
+        seed=1, founders=2, samples=78, batch=4, epochs=2, step_s=0.2, context_s=0.5, asks=[*asks]
+    )
+
+
+def failing(plan: Plan) -> set[str]:
+    return set(check(run(plan)))
+
+
+def test_nothing_cries_out_where_nothing_is_wrong() -> None:
+    plan = calm(ask(1.0, "out", "lives"), ask(4.0, "in-leader"), ask(6.0, "bad", again=True))
+    history = run(plan)
+    assert check(history) == {}
+    kinds = {r.request_id: {kind for _, kind in r.finals} for r in history.requests}
+    assert kinds == {"r0": {"Adjusted"}, "r1": {"Adjusted"}, "r2": {"Refusal"}}
+
+
+def test_a_sample_used_twice_is_caught(monkeypatch: Patch) -> None:
+    right = MapLedger.indexes
+
+    def wrong(self: MapLedger, part: Slice) -> list[int]:
+        found = right(self, part)
+        return [found[0], *found[:-1]] if self.position == 8 else found
+
+    monkeypatch.setattr(MapLedger, "indexes", wrong)
+    assert failing(calm()) == {"once_per_epoch"}
+
+
+def test_a_batch_of_another_size_is_caught(monkeypatch: Patch) -> None:
+    right = MapLedger.step_size
+
+    def wrong(self: MapLedger) -> int:
+        return right(self) - (2 if self.position == 8 else 0)
+
+    monkeypatch.setattr(MapLedger, "step_size", wrong)
+    assert failing(calm()) == {"same_batch"}
+
+
+def test_a_newcomer_without_the_optimizers_state_is_caught(monkeypatch: Patch) -> None:
+    right = Trainer._take_state
+
+    def wrong(self: Trainer, launched: Exchange) -> None:
+        right(self, launched)
+        self.model = (self.model[0], 0)
+
+    monkeypatch.setattr(Trainer, "_take_state", wrong)
+    assert failing(calm(ask(1.0, "out", "lives"))) == {"same_replicas"}
+
+
+def test_a_worker_that_switches_a_step_late_is_caught(monkeypatch: Patch) -> None:
+    right = Progress.verdict
+
+    def wrong(self: Progress, records: tuple[StepRecord, ...]) -> Verdict:
+        found = right(self, records)
+        return found if self.me == "w0" or self.step > 5 else Verdict()
+
+    monkeypatch.setattr(Progress, "verdict", wrong)
+    assert failing(calm(ask(1.0, "out", "lives"))) == {"same_switch"}
+
+
+def test_a_second_announcer_is_caught(monkeypatch: Patch) -> None:
+    right = Trainer._launch
+
+    def wrong(self: Trainer, *arguments: Any) -> Exchange:
+        host: Any = self.host
+        for process in host.world.processes.values():
+            if process.word.generation:
+                host.word = process.word
+        return right(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_launch", wrong)
+    assert failing(calm(ask(1.0, "out", "lives"))) == {"one_leader"}
+
+
+def test_a_forgotten_answer_is_caught(monkeypatch: Patch) -> None:
+    def wrong(self: Requests, request_id: str) -> Final | None:
+        return None
+
+    monkeypatch.setattr(Requests, "answered", wrong)
+    assert failing(calm(ask(1.0, "out", "lives", again=True))) == {"one_answer"}
+
+
+def test_a_joiner_that_is_never_told_of_the_undo_is_caught(monkeypatch: Patch) -> None:
+    right = Voice.to
+
+    def wrong(self: Voice, workers: Any, message: m.Message) -> list[Effect]:
+        joiners = isinstance(message, m.Undo)
+        return right(self, [w for w in workers if not (joiners and w.startswith("j"))], message)
+
+    monkeypatch.setattr(Voice, "to", wrong)
+    plan = calm(ask(1.0, "out", "lives", "never becomes ready"))
+    plan.epochs = 12
+    assert failing(plan) == {"undone_is_harmless"}
+
+
+def test_an_undo_before_the_records_confirm_it_is_caught(monkeypatch: Patch) -> None:
+    right = Conductor.undo
+
+    def wrong(self: Conductor, why: str, now: float) -> list[Effect]:
+        assert self.adjustment is not None
+        self.adjustment.why = why
+        return [*right(self, why, now), *(self.undone(now) if self.adjustment else [])]
+
+    monkeypatch.setattr(Conductor, "undo", wrong)
+    found = set()
+    for delay in range(40):
+        plan = calm(ask(1.0, "in-named"), ask(1.2 + delay * 0.02, "stop"))
+        found |= failing(plan)
+    assert found == {"no_crash"}
+
+
+def test_a_process_that_is_never_let_go_is_caught(monkeypatch: Patch) -> None:
+    right = Node._on_job_over
+
+    def wrong(self: Node, now: float) -> list[Effect]:
+        return [effect for effect in right(self, now) if not isinstance(effect, MayGo)]
+
+    monkeypatch.setattr(Node, "_on_job_over", wrong)
+    assert "everything_ends" in failing(calm())
+
+
+def test_an_unanswered_request_is_caught(monkeypatch: Patch) -> None:
+    right = Voice.final
+
+    def wrong(self: Voice, answer: Final, peer: int | None = None) -> list[Effect]:
+        right(self, answer, peer)
+        return []
+
+    monkeypatch.setattr(Voice, "final", wrong)
+    monkeypatch.setattr("tests.seeded.client.Client._final", lambda self, kind: None)
+    monkeypatch.setattr("tests.seeded.world.World.perhaps_over", over_without_clients)
+    assert failing(calm(ask(1.0, "bad"))) == {"every_request_is_answered"}
+
+
+def over_without_clients(self: Any) -> None:
+    alive = any(process.alive for process in self.processes.values())
+    self.over = not self._pending and not alive
+
+
+def test_a_joiner_that_fails_for_no_fault_of_its_own_is_caught(monkeypatch: Patch) -> None:
+    right: Callable[..., list[Effect]] = Worker._dismiss
+
+    def wrong(self: Worker, why: str, *, failed: bool) -> list[Effect]:
+        return right(self, why, failed=True)
+
+    monkeypatch.setattr(Worker, "_dismiss", wrong)
+    plan = calm(ask(1.0, "out", "lives", "dies registered"))
+    assert failing(plan) == {"right_exits"}
+
+
+def test_every_checker_is_shown_to_catch_something() -> None:
+    shown = {
+        "no_crash", "once_per_epoch", "same_batch", "same_replicas", "same_switch", "one_leader",
+        "one_answer", "undone_is_harmless", "everything_ends", "every_request_is_answered",
+        "right_exits",
+    }  # fmt: skip
+    assert shown == {*CHECKERS, *ENDINGS}
+
+
+def test_a_message_that_vanishes_on_a_healthy_connection_is_caught(monkeypatch: Patch) -> None:
+    lost: list[m.Message] = []
+    right = Node.step
+
+    def wrong(self: Node, event: Any, now: float) -> list[Effect]:
+        kept = []
+        for effect in right(self, event, now):
+            if not lost and isinstance(effect, Send) and isinstance(effect.message, m.Founded):
+                lost.append(effect.message)
+            else:
+                kept.append(effect)
+        return kept
+
+    monkeypatch.setattr(Node, "step", wrong)
+    assert failing(calm()) == {"everything_ends", "right_exits"}

@@ -1,0 +1,77 @@
+"""Whole jobs in a fake world, thousands of them: what must hold, holds whatever happens.
+
+Replay a failed one with `make seeded SEED=n` (or `python -m tests.seeded.replay n [--big]`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.seeded.checkers import check
+from tests.seeded.plan import Plan, draw_big_plan, draw_plan
+from tests.seeded.replay import BIG, line
+from tests.seeded.world import run
+
+CHUNKS = 30
+SEEDS_PER_CHUNK = 100
+# Each of these showed a bug once.
+REMEMBERED = (7, 14, 111, 117, 189, 297, 626, 825, 1531, 1632, 1891, 4972)
+
+
+def faults_of(plan: Plan, how: str) -> str:
+    """What is wrong with one world, and how to see it; empty if nothing is."""
+    history = run(plan)
+    found = check(history)
+    if not found:
+        return ""
+    lines = "\n".join(f"  {name}: {faults}" for name, faults in found.items())
+    return f"seed {plan.seed} failed; replay with: {how}\n{lines}"
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_every_job_keeps_its_promises(chunk: int) -> None:
+    seeds = range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)
+    found = [faults_of(draw_plan(seed), f"make seeded SEED={seed}") for seed in seeds]
+    assert not any(found), "\n".join(fault for fault in found if fault)
+
+
+@pytest.mark.parametrize("seed", REMEMBERED)
+def test_a_seed_that_showed_a_bug_shows_it_no_more(seed: int) -> None:
+    fault = faults_of(draw_plan(seed), f"make seeded SEED={seed}")
+    assert not fault, fault
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_job_of_a_thousand_workers_keeps_its_promises(seed: int) -> None:
+    fault = faults_of(draw_big_plan(seed, BIG), f"python -m tests.seeded.replay {seed} --big")
+    assert not fault, fault
+
+
+def test_the_same_seed_is_the_same_story() -> None:
+    told: list[list[str]] = [[], []]
+    for story in told:
+        run(draw_plan(3), lambda *what, into=story: into.append(line(*what)))
+    assert told[0] == told[1]
+    assert len(told[0]) > 50
+
+
+def test_the_seeds_cover_what_can_happen() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(300):
+        history = run(draw_plan(seed))
+        seen[f"state {history.state}"] += 1
+        seen["lost"] += history.lost
+        seen["leader changed"] += len({worker for worker, _ in history.leaders}) > 1
+        seen["broken epoch"] += bool(history.broken_epochs)
+        for said in history.answers.values():
+            seen[type(said[0].answer).__name__] += 1
+        for end in history.exits.values():
+            seen[f"exit {end.status}"] += 1
+    for what in ("state finished", "state stopped", "leader changed", "broken epoch"):
+        assert seen[what] > 5, seen
+    for what in ("Adjusted", "Undone", "Refusal", "Finished", "exit -9"):
+        assert seen[what] > 20, seen
+    # Worlds that end in recovery's business say little about this version.
+    assert seen["lost"] < 5, seen
