@@ -22,9 +22,15 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
     jobs: list[Job] = []
 
-    def begin(script: str, *args: str, workers: int = 2, **more: object) -> Job:
-        timeout_s = more.pop("timeout_s", 90.0)
-        job = run(str(SCRIPTS / script), *args, workers=workers, timeout_s=timeout_s, **more)  # type: ignore[arg-type]
+    def begin(
+        script: str,
+        *args: str,
+        workers: int = 2,
+        name: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Job:
+        path = str(SCRIPTS / script)
+        job = run(path, *args, workers=workers, name=name, env=env, timeout_s=90.0)
         jobs.append(job)
         return job
 

@@ -75,9 +75,9 @@ def build_ring(count: int, *, newcomers: int = 0) -> list[Group]:
         return publish
 
     boards.extend(Board(publish_from(i)) for i in range(count))
-    return in_threads(
-        [
-            lambda i=i: build_group(generation, everyone[i].worker, boards[i], "127.0.0.1", 10.0)  # type: ignore[misc]
-            for i in range(count)
-        ]
-    )
+
+    def member_of(index: int) -> Callable[[], Group]:
+        me, board = everyone[index].worker, boards[index]
+        return lambda: build_group(generation, me, board, "127.0.0.1", 10.0)
+
+    return in_threads([member_of(index) for index in range(count)])

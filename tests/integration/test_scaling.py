@@ -31,7 +31,7 @@ def pids(job: Job) -> dict[str, int]:
 
 
 def launcher_pid(job: Job) -> int:
-    return psutil.Process(next(iter(pids(job).values()))).ppid()
+    return int(psutil.Process(next(iter(pids(job).values()))).ppid())
 
 
 def test_twenty_scale_outs_and_twenty_scale_ins(start: Start, log: Path, tmp_path: Path) -> None:

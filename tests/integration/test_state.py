@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from edl.errors import UsageError
+from edl.runtime.framework import Group
 from edl.torch.state import State
 from tests.integration.rings import build_ring, in_threads
 
-Make = Callable[[torch.nn.Module], torch.optim.Optimizer]
+Make = Callable[[Any], torch.optim.Optimizer]
 
 
-def net(seed: int, *, odd: bool = False) -> torch.nn.Module:
+def net(seed: int, *, odd: bool = False) -> Any:
     torch.manual_seed(seed)
     layers: list[torch.nn.Module] = [
         torch.nn.Conv2d(3, 8, 3),
@@ -25,7 +26,7 @@ def net(seed: int, *, odd: bool = False) -> torch.nn.Module:
         torch.nn.Linear(8 * 36, 600),
         torch.nn.Linear(600, 600),
     ]
-    model = torch.nn.Sequential(*layers)
+    model: Any = torch.nn.Sequential(*layers)
     if odd:
         model[0].to(memory_format=torch.channels_last)
         model[3].to(torch.float64)
@@ -33,7 +34,7 @@ def net(seed: int, *, odd: bool = False) -> torch.nn.Module:
     return model
 
 
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def train(model: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
     for _ in range(steps):
         optimizer.zero_grad()
         dtype = model[3].weight.dtype
@@ -78,8 +79,12 @@ def assert_same(mine: Any, theirs: Any) -> None:
 def transfer(sender: State, receivers: list[State]) -> list[dict[str, Any]]:
     groups = build_ring(1 + len(receivers), newcomers=len(receivers))
     finish = sender.start_sending(groups[0], {"step": 7, "kind": "map"})
+
+    def receiving(state: State, group: Group) -> Callable[[], dict[str, Any]]:
+        return lambda: state.receive(group)[0]
+
     snapshots = in_threads(
-        [lambda s=s, g=g: s.receive(g)[0] for s, g in zip(receivers, groups[1:], strict=True)]  # type: ignore[misc]
+        [receiving(state, group) for state, group in zip(receivers, groups[1:], strict=True)]
     )
     assert finish().bytes > 0
     return snapshots
@@ -110,7 +115,7 @@ def test_any_optimizer_arrives_bit_equal(name: str, steps: int) -> None:
     if name == "lbfgs" and steps:
         rows = torch.randn(4, 600)
 
-        def closure() -> float:
+        def closure() -> Any:
             sender_optimizer.zero_grad()
             loss = sender_model[4](rows).square().mean()
             loss.backward()
@@ -154,7 +159,8 @@ def test_one_transfer_serves_several_newcomers_and_odd_layouts() -> None:
     transfer(states[0], states[1:])
     for receiver in states[1:]:
         assert_same(everything(receiver), everything(states[0]))
-        weight = receiver.models[0][0].weight  # type: ignore[index]
+        first: Any = receiver.models[0]
+        weight = first[0].weight
         assert weight.is_contiguous(memory_format=torch.channels_last)
 
 

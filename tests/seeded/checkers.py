@@ -132,9 +132,11 @@ def same_switch(history: History) -> list[str]:
         } or {step}
         if min(first) != step:
             faults.append(f"generation {target} began at {min(first)}, the switch was at {step}")
-        for commit in history.commits:
-            if commit.generation == number and commit.step >= step:
-                faults.append(f"{commit.worker} did step {commit.step} in generation {number}")
+        faults += [
+            f"{commit.worker} did step {commit.step} in generation {number}"
+            for commit in history.commits
+            if commit.generation == number and commit.step >= step
+        ]
     return faults[:5]
 
 

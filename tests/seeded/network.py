@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from edl.protocol.messages import MESSAGES, Message
 from edl.types import Address
@@ -172,9 +172,9 @@ class Network:
     def _decode(self, payload: bytes) -> Message:
         message = self._decoded.get(payload)
         if message is None:
-            message = self._codec.decode(payload)  # type: ignore[assignment]
-            assert message is not None
+            decoded: Any = self._codec.decode(payload)
+            message = decoded
             if len(self._decoded) >= _REMEMBERED:
                 self._decoded.clear()
-            self._decoded[payload] = message
+            self._decoded[payload] = decoded
         return message

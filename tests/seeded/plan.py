@@ -1,4 +1,4 @@
-"""What a seed stands for: the job, its scripts' habits, what is asked of it, and what goes wrong."""
+"""What a seed stands for: the job, its scripts' habits, what is asked of it, what goes wrong."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class Plan:
     epochs: int
     shuffle: bool = True
     drop_last: bool = False
+    shards: tuple[int, ...] = ()  # the partitions' lengths, if the data has partitions
     reduces: int = 0
     step_s: float = 0.1
     context_s: float = 1.0
@@ -101,6 +102,8 @@ def _job(rng: random.Random, seed: int) -> Plan:
         lag_s=rng.choice((0.0002, 0.002, 0.02)),
         key_makers=rng.choice((0, 0, 1)),
     )
+    if not drop_last and rng.random() < 0.25:
+        plan.shards = _partitions(rng, samples)
     low = rng.choice((1, 1, 1, 2))
     plan.settings = Settings(
         switch_allowance_s=rng.choice((0.01, 0.3, 0.5)),
@@ -111,6 +114,14 @@ def _job(rng: random.Random, seed: int) -> Plan:
         max_workers=rng.choice((0, 0, 0, plan.founders + 2)),
     )
     return plan
+
+
+def _partitions(rng: random.Random, samples: int) -> tuple[int, ...]:
+    lengths: list[int] = []
+    while samples:
+        lengths.append(rng.randint(1, min(samples, 12)))
+        samples -= lengths[-1]
+    return tuple(lengths)
 
 
 def draw_plan(seed: int) -> Plan:

@@ -184,7 +184,8 @@ class Process:
             self.world.snaps -= 1
             self.world.network.snap(self, peer)
         if isinstance(message, Handover) and self.plan.lapse_at_handover:
-            self.world.schedule.after(self.jitter(self.plan.store_s), self.world.shelf.revoke, self.me)
+            soon = self.jitter(self.plan.store_s)
+            self.world.schedule.after(soon, self.world.shelf.revoke, self.me)
         if isinstance(message, Register) and self.fate == "dies registered":
             self.world.schedule.after(self.jitter(0.5), self.kill)
 

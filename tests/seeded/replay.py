@@ -72,7 +72,8 @@ def main(arguments: list[str]) -> int:
     for name, found in faults.items():
         print(f"FAULT {name}: {found}")
     lost = " (a member died: recovery's business)" if history.lost else ""
-    print(f"{len(history.commits)} commits, {history.state or 'no end'}, {len(faults)} faults{lost}")
+    ended = history.state or "no end"
+    print(f"{len(history.commits)} commits, {ended}, {len(faults)} faults{lost}")
     return 1 if faults else 0
 
 

@@ -6,9 +6,10 @@ compared exactly; the second one stands for an optimizer's state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from typing import Any, Protocol
 
 from edl.protocol.effects import Announce
@@ -20,16 +21,17 @@ from edl.protocol.events import (
     StepCommitted,
     SwitchDecided,
 )
-from edl.protocol.ledger import MapLedger
+from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.progress import Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
+from edl.protocol.shards import ShardLedger, ShardPart
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 from tests.seeded.collective import Collective, Exchange, Gate
 from tests.seeded.history import Committed, Gathered, History, Moved
 from tests.seeded.plan import Plan
 
-__all__ = ["Host", "Trainer", "Wait", "updated"]
+__all__ = ["Host", "Trainer", "Wait", "gradient", "updated"]
 
 Wait = float | Gate
 _PRIME = 2_147_483_647
@@ -44,6 +46,22 @@ def updated(model: tuple[int, int], indexes_sum: int) -> tuple[int, int]:
 
 def gradient(indexes: tuple[int, ...]) -> int:
     return sum((index + 1) * (index + 17) for index in indexes)
+
+
+def indexes_of(
+    ledger: MapLedger | ShardLedger, part: Slice | ShardPart | None
+) -> tuple[int, ...]:
+    """The samples of a part: the dataset's indexes, counted through all partitions."""
+    if isinstance(part, Slice) and isinstance(ledger, MapLedger):
+        return tuple(ledger.indexes(part))
+    if isinstance(part, ShardPart) and isinstance(ledger, ShardLedger):
+        starts = [0, *accumulate(ledger.lengths)]
+        return tuple(
+            starts[piece.partition] + piece.offset + index
+            for piece in part.pieces
+            for index in range(piece.length)
+        )
+    return ()
 
 
 class Host(Protocol):
@@ -84,7 +102,7 @@ class Line:
     """What one worker puts into a round: its record, and the state that a source sends beside."""
 
     values: list[int]
-    snapshot: dict[str, int] | None
+    snapshot: dict[str, Any] | None
     model: tuple[int, int]
 
 
@@ -122,13 +140,13 @@ class Trainer:
                 yield from self._end(how)
                 return
             for call in range(plan.reduces):
-                records, _ = yield from self._round(Kind.REDUCE, detail=call + 1)
+                records = yield from self._round(Kind.REDUCE, detail=call + 1)
                 self.progress.judge(records)
         yield from self._round(Kind.END)
         yield from self._end(How.OVER)
 
     def _begin(self, generation: Generation, plan: Plan) -> None:
-        ledger = MapLedger(
+        ledger: MapLedger | ShardLedger = MapLedger(
             samples=plan.samples,
             batch=plan.batch,
             seed=plan.seed,
@@ -136,6 +154,10 @@ class Trainer:
             drop_last=plan.drop_last,
             epochs=plan.epochs,
         )
+        if plan.shards:
+            ledger = ShardLedger.opened(
+                plan.shards, batch=plan.batch, seed=plan.seed, epochs=plan.epochs
+            )
         self.progress = Progress(me=self.host.me, generation=generation, ledger=ledger)
         self.host.adopt_progress(self.progress)
 
@@ -204,7 +226,7 @@ class Trainer:
         if judged.closed:
             return self._closed(), records
         assert part is not None
-        indexes = tuple(progress.ledger.indexes(part.part)) if part.part else ()
+        indexes = indexes_of(progress.ledger, part.part)
         group = self.host.group(progress.generation)
         reduced = group.put("reduce", self.host.me, gradient(indexes))
         yield reduced
@@ -277,7 +299,7 @@ class Trainer:
 
     def _close(self) -> Generator[Wait, None, How]:
         """This worker's loop is over, by its end or by a `break`."""
-        records, launched = yield from self._round(Kind.CLOSE)
+        records = yield from self._round(Kind.CLOSE)
         if self.progress.judge(records).ended:
             return How.OVER
         return self._closed()
@@ -300,10 +322,10 @@ class Trainer:
 
     def _round(
         self, kind: Kind, detail: int = 0
-    ) -> Generator[Wait, None, tuple[tuple[StepRecord, ...], Exchange]]:
+    ) -> Generator[Wait, None, tuple[StepRecord, ...]]:
         launched = self._launch(kind, None, detail)
         yield launched
-        return self._records(launched), launched
+        return self._records(launched)
 
     def _launch(self, kind: Kind, part: StepPlan | None, detail: int = 0) -> Exchange:
         host, progress = self.host, self.progress
@@ -347,6 +369,3 @@ class Trainer:
     def _chosen(self, number: int) -> bool:
         generation = self.progress.generation
         return generation.workers()[number % generation.size] == self.host.me
-
-
-Script = Callable[[], Generator[Wait, None, None]]

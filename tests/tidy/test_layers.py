@@ -49,7 +49,7 @@ ROOMS_OF_LIBRARIES = {
     "tensorflow": ("tensorflow/",),
     "keras": ("tensorflow/",),
     "numpy": ("torch/", "tensorflow/", "plain/", "collective/", "simulator/"),
-    "msgspec": ("wire/", "runtime/story.py", "torch/state.py"),
+    "msgspec": ("wire/", "runtime/story.py", "torch/tree.py"),
     "fsspec": ("runtime/",),
     "etcd3gw": ("store/etcd.py",),
     "kazoo": ("store/zookeeper.py",),

@@ -42,7 +42,7 @@ def build(kind: str) -> torch.nn.Module:
     )
 
 
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--log", required=True)
     parser.add_argument("--samples", type=int, default=1003)
@@ -53,8 +53,51 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--until", default="", help="go on until this file exists")
     parser.add_argument("--unseeded", action="store_true")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+class Log:
+    """One worker's journal: whole lines, there as soon as they are written."""
+
+    def __init__(self, folder: str) -> None:
+        name = f"{os.environ.get('EDL_WORKER', 'solo')}.jsonl"
+        self._file = os.open(Path(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, **fields: object) -> None:
+        os.write(self._file, json.dumps(fields).encode() + b"\n")
+
+    def intent(self, indexes: list[int], loss: float) -> None:
+        self.write(
+            what="intent",
+            generation=edl.generation(),
+            epoch=edl.epoch(),
+            step=edl.step(),
+            rank=edl.rank(),
+            size=edl.size(),
+            indexes=indexes,
+            loss=loss,
+        )
+
+    def end_batch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """notify_batch_end, and what came of it, also where it raises Leave."""
+        generation, step = edl.generation(), edl.step()
+        try:
+            edl.notify_batch_end()
+        finally:
+            self.write(
+                what="outcome",
+                generation=generation,
+                step=step,
+                committed=edl.step() > step,
+                parameters=digest(list(model.parameters())),
+                optimizer=state_digest(optimizer),
+                buffers=digest(list(model.buffers())),
+                rate=optimizer.param_groups[0]["lr"],
+            )
+
+
+def main() -> None:
+    options = parse()
     edl.init()
     torch.manual_seed(os.getpid() if options.unseeded else 1)
     model = build(options.model)
@@ -68,51 +111,23 @@ def main() -> None:
     optimizer = edl.Optimizer(plain, model=model)
     schedule = edl.register(torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.97))
     loader = edl.DataLoader(dataset, batch_size=options.batch, seed=5)
-    name = f"{os.environ.get('EDL_WORKER', 'solo')}.jsonl"
-    log = os.open(Path(options.log, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def write(**fields: object) -> None:
-        os.write(log, json.dumps(fields).encode() + b"\n")
-
-    for epoch in edl.epochs(options.epochs):
+    log = Log(options.log)
+    for _ in edl.epochs(options.epochs):
         for x, y, indexes in loader:
             rows = edl.local_batch_size()
-            step = edl.step()
             loss = functional.cross_entropy(model(x), y)
-            write(
-                what="intent",
-                generation=edl.generation(),
-                epoch=epoch,
-                step=step,
-                rank=edl.rank(),
-                size=edl.size(),
-                indexes=indexes[:rows].tolist(),
-                loss=loss.item(),
-            )
+            log.intent(indexes[:rows].tolist(), loss.item())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             if options.pause:
                 time.sleep(options.pause * max(rows, 1) / options.batch)
-            generation = edl.generation()
-            try:
-                edl.notify_batch_end()
-            finally:
-                write(
-                    what="outcome",
-                    generation=generation,
-                    step=step,
-                    committed=edl.step() > step,
-                    parameters=digest(list(model.parameters())),
-                    optimizer=state_digest(optimizer),
-                    buffers=digest(list(model.buffers())),
-                    rate=optimizer.param_groups[0]["lr"],
-                )
+            log.end_batch(model, optimizer)
         schedule.step()
         if options.until and edl.all_reduce(float(Path(options.until).exists()), "max"):
             break
     edl.shutdown()
-    write(what="end", steps=edl.step())
+    log.write(what="end", steps=edl.step())
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """Trains on partitions of a file, read shard by shard, and logs as the journal script does."""
 
 import argparse
-import json
 import os
 import struct
 import time
 from pathlib import Path
 
-import journal
+import journal  # type: ignore[import-not-found]
 import torch
 
 import edl.torch as edl
@@ -45,48 +44,17 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = edl.Optimizer(torch.optim.Adam(model.parameters()), model=model)
     shards = edl.elastic_shard_generator(partitions, batch_size=50, epochs=10_000, seed=1)
-    log = os.open(
-        Path(options.log, f"{os.environ.get('EDL_WORKER', 'solo')}.jsonl"),
-        os.O_WRONLY | os.O_CREAT | os.O_APPEND,
-    )
-
-    def write(**fields: object) -> None:
-        os.write(log, json.dumps(fields).encode() + b"\n")
-
+    log = journal.Log(options.log)
     for batch in shards.batches(read):
-        rows, step, epoch, generation = (
-            edl.local_batch_size(),
-            edl.step(),
-            edl.epoch(),
-            edl.generation(),
-        )
-        indexes = [index for index, _ in batch]
+        rows = edl.local_batch_size()
         values = torch.tensor([row for _, row in batch])
         loss = (model(values[:, :4]) - values[:, 4:]).square().mean()
-        write(
-            what="intent",
-            generation=generation,
-            epoch=epoch,
-            step=step,
-            indexes=indexes[:rows],
-            loss=loss.item(),
-        )
+        log.intent([index for index, _ in batch][:rows], loss.item())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         time.sleep(0.02)
-        try:
-            edl.notify_batch_end()
-        finally:
-            write(
-                what="outcome",
-                generation=generation,
-                step=step,
-                committed=edl.step() > step,
-                parameters=journal.digest(list(model.parameters())),
-                optimizer=journal.state_digest(optimizer),
-                buffers="",
-            )
+        log.end_batch(model, optimizer)
         if edl.step() % 21 == 0 and edl.all_reduce(float(Path(options.until).exists()), "max"):
             break
     edl.shutdown()
