@@ -90,11 +90,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer epochs")
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
     args = parser.parse_args()
-    epochs, first = (14, 1) if args.quick else (40, 5)
+    epochs, first = (14, 1) if args.quick else (32, 4)
     shutil.rmtree(args.out, ignore_errors=True)
     os.environ.setdefault("EDL_HOME", str(args.out.resolve() / "edl"))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    say(f"2 workers train a network on handwritten digits, {epochs} epochs")
+    say(f"2 workers start, to train a network on handwritten digits for {epochs} epochs")
     length = ("--epochs", str(epochs))
     with training("elastic", args.out, *length, "--pace", str(PACE_S)) as job:
         scale(job, epochs=epochs, first=first)

@@ -17,6 +17,7 @@ its time is up, so it is carried out at most once.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import threading
@@ -45,6 +46,8 @@ from edl.protocol import messages as m
 from edl.types import Gpu, WorkerId
 
 __all__ = ["Event", "Job", "parse_slots", "run", "scale_in", "scale_out"]
+
+log = logging.getLogger("edl.client")
 
 # How long a question that only reads may take.
 ANSWER_S = 5.0
@@ -128,7 +131,12 @@ class Job:
         """The job's history after event number `since`; `follow`: until the job is over."""
         tail = Tail(self._files().events_file)
         for line in self._growing(lambda rest: tail.lines(rest=rest), follow=follow):
-            event = Event(**json.loads(line))
+            try:
+                event = Event(**json.loads(line))
+            except (ValueError, TypeError):
+                # A launcher that was killed may have left half a line.
+                log.warning("events of job %s: a line cannot be read: %.80r", self.name, line)
+                continue
             if event.seq > since:
                 yield event
 

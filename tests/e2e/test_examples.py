@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -35,7 +36,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def python(*arguments: str | Path, status: int = 0) -> str:
     """What a Python command printed; it must end with this status."""
     command = [sys.executable, *(str(each) for each in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    # One thread each: networks this small only lose by more, above all on a busy machine.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 

@@ -72,6 +72,7 @@ class Process:
         self._thread: Generator[Wait, None, None] | None = None
         self._busy_until = 0.0
         self._next_peer = 0
+        self._lapsed = False
         self._keys: dict[int, set[str]] = {}
         self._building: dict[int, Generation] = {}
         self._stands: dict[int, Generation] = {}
@@ -183,7 +184,8 @@ class Process:
         if self.world.snaps and self.rng.random() < 0.04:
             self.world.snaps -= 1
             self.world.network.snap(self, peer)
-        if isinstance(message, Handover) and self.plan.lapse_at_handover:
+        if isinstance(message, Handover) and self.plan.lapse_at_handover and not self._lapsed:
+            self._lapsed = True
             soon = self.jitter(self.plan.store_s)
             self.world.schedule.after(soon, self.world.shelf.revoke, self.me)
         if isinstance(message, Register) and self.fate == "dies registered":

@@ -28,7 +28,7 @@ PS_TIMEOUT_S = 1.0
 
 
 def ps(options: argparse.Namespace) -> int:
-    rows = [_row(folder) for folder in all_jobs()]
+    rows = [row for folder in all_jobs() if (row := _row(folder)) is not None]
     rows.sort(key=lambda row: (not row["running"], -float(str(row["created"]))))
     if options.json:
         _print_json(rows)
@@ -112,12 +112,16 @@ def _print_adjustment(options: argparse.Namespace, record: AdjustmentRecord | No
     return 0
 
 
-def _row(folder: JobFolder) -> dict[str, object]:
+def _row(folder: JobFolder) -> dict[str, object] | None:
     """One job in `edl ps`; a job that does not answer is still listed."""
-    info, running = folder.info(), folder.running()
+    try:
+        info, running = folder.info(), folder.running()
+    except UsageError as error:
+        print(f"edl: {error}", file=sys.stderr)
+        return None
     row: dict[str, object] = {
         "job": folder.name,
-        "state": "running",
+        "state": "running" if running else "unknown",
         "running": running,
         "workers": info.workers,
         "step": 0,

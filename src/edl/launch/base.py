@@ -13,7 +13,10 @@ from typing import Protocol
 from edl.errors import UsageError
 from edl.types import Gpu, WorkerId
 
-__all__ = ["Backend", "Ended", "JobSpec", "WorkerPlan"]
+__all__ = ["MOST_AT_ONCE", "Backend", "Ended", "JobSpec", "WorkerPlan"]
+
+# Rather a slip of the keyboard than a wish; so many processes would end the machine.
+MOST_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,15 @@ class JobSpec:
         if high < 0 or count < 0 or self.slots < 0:
             raise UsageError("-n, --max and --slots cannot be negative")
         if high and high < low:
-            raise UsageError(f"--max {high} is under --min {low}")
+            raise UsageError(f"--max {high} is under --min {low}; raise it, or lower --min")
         if count and count < low:
-            raise UsageError(f"-n {count} is under --min {low}")
+            raise UsageError(f"-n {count} is under --min {low}; start at least {low}")
         if count and high and count > high:
-            raise UsageError(f"-n {count} is over --max {high}")
+            raise UsageError(f"-n {count} is over --max {high}; start at most {high}")
+        if max(count, low) > MOST_AT_ONCE:
+            raise UsageError(
+                f"{max(count, low)} workers cannot be started; give at most {MOST_AT_ONCE}"
+            )
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port {self.port} is no port; give 1 to 65535, or 0 for any")
 

@@ -2,11 +2,16 @@
 
 It sees to it that no worker outlives its launcher, then becomes the user's script. It imports
 little: whatever it loads is time before the script begins, and could shadow the script's own.
+When the script has ended so has the process: Python would take torch apart piece by piece, for
+half a second of a core that the other workers compute on.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
+import io
 import os
 import runpy
 import signal
@@ -15,12 +20,14 @@ import threading
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 __all__ = ["main"]
 
 PR_SET_PDEATHSIG = 1
 # How long a worker whose peer vanished waits to be ended.
 PATIENCE_S = 10.0
+FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def die_with_launcher() -> None:
@@ -79,23 +86,59 @@ def yield_to_culprit(error: BaseException) -> None:
         threading.Event().wait(PATIENCE_S)
 
 
+def exit_status(end: SystemExit) -> int:
+    """As Python reads it: nothing is 0, a number itself, and anything else is told and is 1."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    print(end.code, file=sys.stderr)  # noqa: T201
+    return 1
+
+
+def flush_files() -> None:
+    """Write out what the script left in files that it did not close."""
+    # By its type alone: to ask a foreign object for its class may run foreign code.
+    files = [each for each in gc.get_objects() if issubclass(type(each), FILES)]
+    # Text before bytes, which it becomes.
+    for file in sorted(files, key=lambda each: not isinstance(each, io.TextIOWrapper)):
+        try:
+            file.flush()
+        except (OSError, ValueError, RuntimeError):
+            continue  # closed, detached or not for writing: there is nothing to write out
+
+
+def leave(status: int) -> NoReturn:
+    """Do what Python promises at a script's end, and go: threads, exit functions, files."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    flush_files()
+    os._exit(status & 0xFF)
+
+
+def run(script: str) -> int:
+    """The script's exit status."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        return exit_status(end)
+    except KeyboardInterrupt as error:
+        report(error)
+        return 128 + signal.SIGINT
+    except BaseException as error:
+        report(error)
+        yield_to_culprit(error)
+        return 1
+    return 0
+
+
 def main() -> None:
     die_with_launcher()
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(script))
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit:
-        raise
-    except KeyboardInterrupt as error:
-        report(error)
-        sys.exit(128 + signal.SIGINT)
-    except BaseException as error:
-        report(error)
-        yield_to_culprit(error)
-        sys.exit(1)
+    leave(run(script))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ class Ending:
         """A worker that failed by itself before the one that was noticed first is the first."""
         first = self._first
         if first is not None and ended.status > 0 and ended.at < first.ended.at:
-            self._first = Judged(ended=ended, failed=True, why="")
+            # Its own status may be lost: it was asked to go while it was about to.
+            why = "its script failed" if ended.status == 128 + signal.SIGTERM else ""
+            self._first = Judged(ended=ended, failed=True, why=why)
 
     def result(self, seconds: float) -> Result:
         state, status, why = self._outcome()

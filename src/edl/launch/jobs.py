@@ -9,6 +9,7 @@ launcher lives, however it ends; a folder appears under its name complete, or no
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -117,26 +118,35 @@ class JobFolder:
         return self.path / "failures" / f"{worker}.txt"
 
     def secret(self) -> bytes:
-        return bytes.fromhex(self.secret_file.read_text().strip())
+        with _reading(self.secret_file):
+            secret = bytes.fromhex(self.secret_file.read_text().strip())
+            if not secret:
+                raise ValueError("it is empty")
+            return secret
 
     def info(self) -> JobInfo:
-        fields = json.loads((self.path / "job.json").read_text())
-        return JobInfo(**{**fields, "args": tuple(fields["args"])})
+        path = self.path / "job.json"
+        with _reading(path):
+            fields = json.loads(path.read_text())
+            return JobInfo(**{**fields, "args": tuple(fields["args"])})
 
     def result(self) -> Result | None:
         """How the job ended; None while it runs, and when its launcher was killed."""
+        path = self.path / "result.json"
         try:
-            fields = json.loads((self.path / "result.json").read_text())
+            text = path.read_text()
         except FileNotFoundError:
             return None
-        failure = fields["first_failure"]
-        return Result(
-            **{
-                **fields,
-                "first_failure": Failure(**failure) if failure else None,
-                "adjustments": tuple(_record(each) for each in fields["adjustments"]),
-            }
-        )
+        with _reading(path):
+            fields = json.loads(text)
+            failure = fields["first_failure"]
+            return Result(
+                **{
+                    **fields,
+                    "first_failure": Failure(**failure) if failure else None,
+                    "adjustments": tuple(_record(each) for each in fields["adjustments"]),
+                }
+            )
 
     def running(self) -> bool:
         """Whether a launcher holds the lock."""
@@ -175,6 +185,18 @@ class Claim:
         """The job never began: leave nothing behind."""
         shutil.rmtree(self.folder.path, ignore_errors=True)
         self.release()
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """A file of a job that is lost or altered is told by its name."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"job {path.parent.name}: {path} cannot be read ({type(error).__name__}: {error}); "
+            "put it back as it was, or end the job's process and remove its folder"
+        ) from error
 
 
 def home() -> Path:
@@ -218,8 +240,14 @@ def claim(name: str | None, *, stem: str) -> Claim:
             f"beginning with a letter or digit, not ending in {OLD}"
         )
     jobs = home() / "jobs"
-    jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
+    try:
+        jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
+    except OSError as error:
+        raise UsageError(
+            f"no job can be kept in {jobs} ({error.strerror}); set EDL_HOME to a folder that you "
+            "may write to"
+        ) from error
     lock = os.open(fresh / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -298,7 +326,7 @@ def _put_aside(folder: JobFolder) -> None:
 def _pid(folder: JobFolder) -> str:
     try:
         return str(folder.info().pid)
-    except (OSError, ValueError, KeyError, TypeError):
+    except UsageError:
         return "unknown"  # its launcher has not written it yet
 
 

@@ -14,7 +14,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
 
@@ -39,12 +39,16 @@ log = logging.getLogger("edl.launch")
 
 # Between asking a process to go and killing it.
 TERMINATE_S = 3.0
+REMIND_S = 0.3
 # A newcomer whose adjustment was undone hears of it by itself; this is for one that does not.
 UNDONE_S = 5.0
 
 
 class Life:
-    """The `Floor` of the launch service. `told` carries what a user should see."""
+    """The `Floor` of the launch service. `told` carries what a user should see.
+
+    `revoke` ends a lease in the store, by its name.
+    """
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class Life:
         slots: SlotBook,
         processes: Backend,
         url: str,
+        revoke: Callable[[str], None],
     ) -> None:
         self._hub = hub
         self._spec = spec
@@ -64,6 +69,8 @@ class Life:
         self._slots = slots
         self._processes = processes
         self._url = url
+        self._revoke = revoke
+        self._pids: dict[WorkerId, int] = {}
         self.service = LaunchService(self, slots, hub.send)
         self.founders = self.service.found(spec.founders(slots.gpus))
         self.follower = Follower(hub, on_event=self._on_event, on_status=self._on_status)
@@ -109,7 +116,7 @@ class Life:
                 request_id=request_id,
                 environment=environment,
             )
-            pid = self._processes.start(plan)
+            pid = self._pids[joiner.worker] = self._processes.start(plan)
             self._census.on_started(joiner.worker, request_id)
             log.info("launch.started worker=%s pid=%d slot=%s", joiner.worker, pid, joiner.slot)
 
@@ -187,6 +194,8 @@ class Life:
     def _on_ended(self, ended: Ended, now: float) -> None:
         worker, how = ended.worker, how_it_ended(ended.status)
         log.info("launch.ended worker=%s how=%r", worker, how)
+        # As the worker named it. Whatever it held in the store need not wait until it lapses.
+        self._revoke(f"{worker}-{self._pids.pop(worker)}")
         self.service.on_process_ended(worker, now)
         self._census.on_ended(ended, now)
         self._ending.also_ended(ended)
@@ -252,6 +261,18 @@ class Life:
         for worker in self._processes.alive():
             self._processes.terminate(worker)
         self._hub.call_later(TERMINATE_S, self._kill_all)
+        self._hub.call_later(REMIND_S, self._remind)
+
+    def _remind(self) -> None:
+        """Ask those again whose script has failed: they only wait to be ended.
+
+        While it failed, the first request was to them a wish to leave at the step's end.
+        """
+        waiting = [w for w in self._processes.alive() if self._folder.failure_file(w).exists()]
+        for worker in waiting:
+            self._processes.terminate(worker)
+        if self.result is None:
+            self._hub.call_later(REMIND_S, self._remind)
 
     def _kill_all(self) -> None:
         self._census.ending = self._ending.forced = True

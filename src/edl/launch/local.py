@@ -141,6 +141,7 @@ class LocalLauncher:
             slots=self._slots,
             processes=LocalProcesses(self.folder, [spec.script, *spec.args]),
             url=self._url,
+            revoke=self._store_service.revoke,
         )
         info = JobInfo(
             name=self.folder.name,

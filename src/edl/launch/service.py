@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edl.errors import Refused
+from edl.launch.base import MOST_AT_ONCE
 from edl.launch.messages import (
     AwaitGone,
     EndJob,
@@ -30,7 +31,6 @@ __all__ = ["Floor", "LaunchService"]
 
 REQUESTS = (Reserve, StartWorkers, Release, AwaitGone, EndJob)
 LAPSE_S = 60.0
-MOST_AT_ONCE = 1024
 
 
 class Floor(Protocol):

@@ -147,6 +147,9 @@ class Conductor:
         adjustment = self.adjustment
         if adjustment is None or not self.current(number):
             return []
+        if adjustment.phase is Phase.SWITCHING:
+            # A successor took over before its own training thread got here.
+            return []
         assert adjustment.generation is not None
         adjustment.switch(step=step, now=now)
         self.enter(adjustment.generation)

@@ -71,7 +71,8 @@ class Election:
     def swapped(self, *, done: bool, value: bytes | None, revision: int) -> bool:
         """The answer to our contest. True: this worker leads now, with `revision` as token."""
         self.contesting = False
-        if value is not None:
+        # Notifications and answers come on different ways: the later revision is the truth.
+        if value is not None and (self.known is None or revision >= self.known.token):
             self.known = read_leader(value, revision)
         return done
 

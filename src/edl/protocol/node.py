@@ -209,9 +209,10 @@ class Node:
             # The old leader's lease lapsed before we took its key: it is vacant, take it so.
             return [self._contest(expected=0)]
         known = self.election.known
-        if known is not None and known.worker != self.me.worker:
-            return self._yield_to(known)
-        return []
+        if known is None or known.worker == self.me.worker:
+            return []
+        outdated = self.leader is not None and known.token < self.leader.token
+        return [] if outdated else self._yield_to(known)
 
     def _lead(self, token: int, now: float) -> list[Effect]:
         if self.leader is not None:

@@ -155,6 +155,10 @@ class EmbeddedService:
             self._core.renew_all(now)
         self._publish(self._core.expire(now))
 
+    def revoke(self, lease: str) -> None:
+        """Its holder is known to be gone: nobody need wait until it lapses."""
+        self._publish(self._core.keep_alive(lease, 0.0, self._clock()))
+
     def _carry_out(self, peer: Peer, request: Request) -> tuple[bool, Versioned, list[str]]:
         match request:
             case StoreGet():

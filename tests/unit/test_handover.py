@@ -1,0 +1,72 @@
+"""A leader's state as one value: what the successor finds is what the old leader had."""
+
+from __future__ import annotations
+
+from edl.protocol.adjustment import Adjustment, Phase
+from edl.protocol.handover import open_switch, reopened
+from edl.protocol.leader import Leader
+from edl.protocol.messages import Handover
+from edl.protocol.topology import Generation, draw_next
+from edl.wire.codec import Codec
+from tests.seeded.cast import SETTINGS, first, names, w
+
+
+def target() -> Generation:
+    return draw_next(
+        first(0, 1, 2), number=2, joiners=(), leavers=names(0), token=1, request_id="r"
+    )
+
+
+def switching() -> Adjustment:
+    adjustment = Adjustment(
+        request_id="r",
+        kind="scale_in",
+        expected={},
+        leavers=names(0),
+        opened=100.0,
+        settings=SETTINGS,
+    )
+    adjustment.build(target(), now=100.5)
+    adjustment.announce(step=7, now=101.0)
+    adjustment.switch(step=7, now=102.0)
+    return adjustment
+
+
+def leader() -> Leader:
+    made = Leader(me=w(0), token=3, settings=SETTINGS, founders=3, peer=0)
+    made.conductor.enter(target())
+    made.conductor.adjustment = switching()
+    made.conductor.generation_revision = 11
+    made.conductor.last_number = 2
+    made.voice.tell("x")
+    return made
+
+
+def test_without_an_adjustment_nothing_is_open() -> None:
+    assert open_switch(None, 1.0) is None
+
+
+def test_the_open_switch_goes_on_in_other_hands() -> None:
+    past = leader().handover(104.0)
+    again = reopened(past, SETTINGS, 1000.0)
+    assert again is not None
+    assert again.phase is Phase.SWITCHING
+    assert again.waiting == {w(1), w(2)}
+    assert (again.opened, again.step, again.switch_wait_s) == (996.0, 7, 1.0)
+    assert (again.request_id, again.leavers) == ("r", names(0))
+
+
+def test_the_successor_counts_on_where_the_old_leader_stopped() -> None:
+    past = leader().handover(104.0)
+    new = Leader(me=w(1), token=8, settings=SETTINGS, founders=3, peer=0)
+    new.take_over(past, 1000.0)
+    assert new.conductor.generation == target()
+    assert (new.conductor.generation_revision, new.conductor.last_number) == (11, 2)
+    assert new.token == 8
+    assert new.voice.chronicle.seq == past.seq + 1
+    assert new.conductor.pace.step == 7
+
+
+def test_a_handover_travels_unchanged() -> None:
+    past, codec = leader().handover(104.0), Codec([Handover])
+    assert codec.decode(codec.encode(past)) == past

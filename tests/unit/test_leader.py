@@ -1,0 +1,359 @@
+"""The switchboard: who may ask for what, how a job begins and ends, and who leads next."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from edl.config import Settings
+from edl.protocol import messages as m
+from edl.protocol.effects import Announce, Effect, MayGo, Publish, Send, StoreSwap
+from edl.protocol.events import Swapped
+from edl.protocol.leader import Leader
+from edl.protocol.record import STOP
+from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
+
+OUT = m.ScaleOut(request_id="out", joiners=(joiner(2),))
+IN = m.ScaleIn(request_id="in", workers=names(1), gpus=(), count=0)
+LEADER_OUT = m.ScaleIn(request_id="in", workers=names(0), gpus=(), count=0)
+STOPPED = m.StopJob(request_id="stop", why="enough")
+
+
+def register(number: int, request_id: str = "") -> m.Register:
+    return m.Register(member=member(number), request_id=request_id, process_start_s=0.0)
+
+
+def ready(number: int, request_id: str = "") -> m.Ready:
+    return m.Ready(worker=w(number), request_id=request_id, context_s=1.0)
+
+
+def built(number: int, generation: int) -> m.GroupBuilt:
+    return m.GroupBuilt(generation=generation, worker=w(number), build_s=0.0)
+
+
+def stored(leader: Leader, number: int) -> list[Effect]:
+    value = json.dumps({"number": number}).encode()
+    event = Swapped(purpose="generation", done=True, value=value, revision=10 + number)
+    return leader.on_swapped(event, 0.0)
+
+
+def starting() -> Leader:
+    """w0 leads over connection 0; w1 will come over 11."""
+    return Leader(me=w(0), token=3, settings=Settings(), founders=2, peer=0)
+
+
+def founded() -> Leader:
+    leader = starting()
+    for peer, number in ((0, 0), (11, 1)):
+        leader.on_message(peer, register(number), 0.0)
+        leader.on_message(peer, ready(number), 0.0)
+        leader.on_message(peer, built(number, 1), 0.0)
+    for number in (0, 1):
+        leader.on_message(0, built(number, 1), 0.0)
+    stored(leader, 1)
+    return leader
+
+
+def announced(message: m.ScaleIn) -> Leader:
+    leader = founded()
+    leader.on_message(20, message, 1.0)
+    for number in (0, 1):
+        leader.on_message(0, built(number, 2), 2.0)
+    stored(leader, 2)
+    return leader
+
+
+def told(effects: list[Effect]) -> list[str]:
+    return [effect.happened.what for effect in effects if isinstance(effect, Publish)]
+
+
+def answers(effects: list[Effect]) -> list[m.Message]:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+# -- the beginning ---------------------------------------------------------------------------
+
+
+def test_founders_prepare_when_the_last_one_is_ready() -> None:
+    leader = starting()
+    for peer, number in ((0, 0), (11, 1)):
+        assert told(leader.on_message(peer, register(number), 0.0)) == ["worker.registered"]
+    assert leader.on_message(0, ready(0), 0.0) == []
+    effects = leader.on_message(11, ready(1), 0.0)
+    assert [peer for peer, _ in sent(effects, m.Prepare)] == [0, 11]
+
+
+def test_training_begins_when_the_first_generation_is_in_the_store() -> None:
+    leader = starting()
+    for peer, number in ((0, 0), (11, 1)):
+        leader.on_message(peer, register(number), 0.0)
+        leader.on_message(peer, ready(number), 0.0)
+    assert leader.on_message(0, built(0, 1), 0.0) == []
+    (swap,) = leader.on_message(11, built(1, 1), 0.0)
+    assert isinstance(swap, StoreSwap)
+    assert swap.expected == 0
+    effects = stored(leader, 1)
+    word = m.Founded(generation=1)
+    assert sent(effects, m.Founded) == [(0, word), (11, word)]
+    assert told(effects) == ["job.started"]
+
+
+def test_a_founder_that_reconnects_hears_again_what_to_prepare() -> None:
+    leader = starting()
+    for peer, number in ((0, 0), (11, 1)):
+        leader.on_message(peer, register(number), 0.0)
+        leader.on_message(peer, ready(number), 0.0)
+    key = m.RendezvousKey(generation=1, worker=w(0), key="k", value=b"v")
+    leader.on_message(0, key, 0.0)
+    leader.on_peer_closed(11, "lost", 0.0)
+    effects = leader.on_message(13, register(1), 0.0)
+    assert [peer for peer, _ in sent(effects, m.Prepare)] == [13]
+    assert sent(effects, m.RendezvousKey) == [(13, key)]
+
+
+def test_a_founder_that_missed_the_beginning_is_let_in() -> None:
+    leader = founded()
+    effects = leader.on_message(13, register(1), 0.0)
+    assert effects == [Send(peer=13, message=m.Founded(generation=1))]
+
+
+def test_a_job_that_another_leader_founded_is_not_begun() -> None:
+    leader = starting()
+    event = Swapped(purpose="generation", done=False, value=b"{}", revision=9)
+    assert told(leader.on_swapped(event, 0.0)) == ["job.contested"]
+
+
+# -- requests --------------------------------------------------------------------------------
+
+
+def test_a_request_to_a_starting_job_is_told_to_retry() -> None:
+    (answer,) = answers(starting().on_message(20, OUT, 0.0))
+    assert answer == m.Retry(request_id="out", reason="the job is starting", after_s=0.2)
+
+
+def test_a_second_scale_out_is_told_to_retry() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    other = m.ScaleOut(request_id="other", joiners=(joiner(3),))
+    (answer,) = answers(leader.on_message(21, other, 3.5))
+    assert answer == m.Retry(
+        request_id="other",
+        reason="already adjusting (request out, waiting for new workers, for 2.5 s)",
+        after_s=0.2,
+    )
+
+
+def test_the_same_request_is_accepted_again_while_it_is_open() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    assert leader.on_message(21, OUT, 2.0) == [
+        Send(peer=21, message=m.Accepted(request_id="out"))
+    ]
+    effects = leader.conductor.undo("why", 3.0)
+    answer = m.Undone(request_id="out", reason="why")
+    assert sent(effects, m.Undone) == [(20, answer), (21, answer)]
+    assert leader.on_message(22, OUT, 4.0) == [Send(peer=22, message=answer)]
+
+
+def test_a_request_that_can_never_be_granted_is_refused_for_good() -> None:
+    leader = founded()
+    bad = m.ScaleIn(request_id="bad", workers=(w(9),), gpus=(), count=0)
+    first_answer = answers(leader.on_message(20, bad, 1.0))
+    assert [type(answer) for answer in first_answer] == [m.Refusal]
+    assert answers(leader.on_message(21, bad, 2.0)) == first_answer
+
+
+def test_an_expected_newcomer_is_taken_in_and_a_stranger_is_not() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    assert told(leader.on_message(12, register(2, "out"), 2.0)) == ["worker.registered"]
+    (answer,) = answers(leader.on_message(13, register(3, "out"), 2.0))
+    assert answer == m.Rejected(
+        request_id="out", reason="w3 is not expected (any more)", finished=False
+    )
+
+
+def test_a_newcomer_that_lost_its_connection_after_the_switch_is_not_turned_away() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    leader.on_message(12, register(2, "out"), 2.0)
+    leader.on_message(12, ready(2, "out"), 2.0)
+    for number in (0, 1, 2):
+        leader.on_message(0, built(number, 2), 2.0)
+    stored(leader, 2)
+    leader.on_switch_decided(2, 2, 3.0)
+    assert told(leader.on_peer_closed(12, "lost", 3.0)) == ["worker.lost"]
+    assert leader.on_message(14, register(2, "out"), 3.5) == []
+    assert leader.voice.peers[w(2)] == 14
+
+
+def test_a_newcomers_death_before_the_switch_costs_nothing() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    leader.on_message(12, register(2, "out"), 2.0)
+    effects = leader.on_peer_closed(12, "reset", 3.0)
+    reason = "w2 went away: its connection closed (reset)"
+    assert sent(effects, m.Undone) == [(20, m.Undone(request_id="out", reason=reason))]
+
+
+def test_a_launcher_may_tell_of_a_death_first() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    ended = m.ProcessEnded(request_id="x", worker=w(2), why="signal 9")
+    effects = leader.on_message(30, ended, 2.0)
+    answer = m.Undone(request_id="out", reason="w2 went away: signal 9")
+    assert sent(effects, m.Undone) == [(20, answer)]
+
+
+def test_a_lost_connection_of_a_member_undoes_nothing() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    assert leader.on_peer_closed(11, "lost", 2.0) == []
+
+
+def test_a_member_that_reconnects_hears_what_is_being_built() -> None:
+    leader = founded()
+    leader.on_peer_closed(11, "lost", 0.5)
+    effects = leader.on_message(20, IN, 1.0)
+    assert [peer for peer, _ in sent(effects, m.Prepare)] == [0]
+    effects = leader.on_message(13, m.Hail(worker=w(1), generation=1), 2.0)
+    assert [peer for peer, _ in sent(effects, m.Prepare)] == [13]
+
+
+def test_a_group_that_cannot_be_built_undoes_the_adjustment() -> None:
+    leader = founded()
+    leader.on_message(20, IN, 1.0)
+    failed = m.GroupFailed(generation=2, worker=w(1), why="no port")
+    effects = leader.on_message(11, failed, 2.0)
+    reason = "w1 could not build the group: no port"
+    assert sent(effects, m.Undone) == [(20, m.Undone(request_id="in", reason=reason))]
+    assert leader.on_message(11, failed, 2.0) == []
+
+
+def test_a_worker_that_was_told_to_go_is_scaled_in() -> None:
+    leader = founded()
+    event = committed(1, record(), record(leaving=1))
+    effects = leader.on_step_committed(event, 1.0)
+    assert told(effects) == ["adjust.accepted", "adjust.building"]
+    assert leader.conductor.adjustment is not None
+    assert leader.conductor.adjustment.leavers == names(1)
+    assert leader.on_step_committed(event, 1.1) == []
+
+
+def test_when_everyone_was_told_to_go_the_job_stops() -> None:
+    leader = founded()
+    event = committed(1, record(leaving=1), record(leaving=1))
+    effects = leader.on_step_committed(event, 1.0)
+    assert told(effects) == ["job.stopping"]
+    assert effects[-1] == Announce(generation=STOP, switch_step=2, token=3)
+
+
+def test_status_and_events_are_answered() -> None:
+    leader = founded()
+    (status,) = answers(leader.on_message(20, m.AskStatus(request_id="s"), 1.0))
+    assert isinstance(status, m.Status)
+    assert (status.state, status.generation) == ("training", 1)
+    (events,) = answers(leader.on_message(20, m.Subscribe(request_id="e", since=2), 1.0))
+    assert isinstance(events, m.Events)
+    assert [happened.what for happened in events.events] == ["job.started"]
+
+
+# -- the end ---------------------------------------------------------------------------------
+
+
+def test_a_stop_undoes_what_is_open_and_is_announced() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    effects = leader.on_message(21, STOPPED, 2.0)
+    undone = m.Undone(request_id="out", reason="the job is stopping")
+    assert sent(effects, m.Undone) == [(20, undone)]
+    assert sent(effects, m.Accepted) == [(21, m.Accepted(request_id="stop"))]
+    assert effects[-1] == Announce(generation=STOP, switch_step=1, token=3)
+    (answer,) = answers(leader.on_message(22, IN, 3.0))
+    assert answer == m.Finished(request_id="in", reason="enough")
+
+
+@pytest.mark.parametrize(("stop", "value"), [(False, b"finished"), (True, b"stopped")])
+def test_the_end_is_written_to_the_store_before_the_leader_goes(stop: bool, value: bytes) -> None:
+    leader = founded()
+    if stop:
+        leader.on_message(21, STOPPED, 2.0)
+    effects = leader.on_switch_decided(STOP, 4, 3.0) if stop else leader.on_job_over(3.0)
+    assert effects[-1] == StoreSwap(
+        purpose="state", key="state", expected=0, value=value, leased=False
+    )
+    assert not any(isinstance(effect, MayGo) for effect in effects)
+    event = Swapped(purpose="state", done=True, value=value, revision=9)
+    assert leader.on_swapped(event, 3.1) == [MayGo()]
+    assert leader.on_job_over(4.0) == []
+
+
+def test_pending_newcomers_go_and_requesters_hear_finished() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    leader.on_message(12, register(2, "out"), 2.0)
+    effects = leader.on_job_over(3.0)
+    word = m.Undo(generation=0, request_id="out", why="the job is over", finished=True)
+    assert sent(effects, m.Undo) == [(12, word)]
+    answer = m.Finished(request_id="out", reason="the job is over")
+    assert sent(effects, m.Finished) == [(20, answer)]
+    assert answers(leader.on_message(21, OUT, 4.0)) == [answer]
+    (rejected,) = answers(leader.on_message(15, register(2, "out"), 4.0))
+    assert isinstance(rejected, m.Rejected)
+    assert rejected.finished
+
+
+def test_a_switch_that_has_happened_is_complete_when_the_job_ends() -> None:
+    leader = announced(IN)
+    leader.on_switch_decided(2, 2, 3.0)
+    effects = leader.on_job_over(4.0)
+    ((peer, answer),) = sent(effects, m.Adjusted)
+    assert peer == 20
+    assert not sent(effects, m.Finished)
+    assert answers(leader.on_message(21, IN, 5.0)) == [answer]
+
+
+# -- the next leader -------------------------------------------------------------------------
+
+
+def test_a_leader_that_leaves_hands_over() -> None:
+    leader = announced(LEADER_OUT)
+    effects = leader.on_switch_decided(2, 2, 3.0)
+    ((peer, word),) = sent(effects, m.Handover)
+    assert peer == 11
+    assert isinstance(word, m.Handover)
+    assert (word.leader_revision, word.generation_revision, word.last_number) == (3, 12, 2)
+    assert word.generation.workers() == names(1)
+
+
+def test_a_lost_handover_is_sent_again_to_the_successor_alone() -> None:
+    leader = announced(LEADER_OUT)
+    leader.on_peer_closed(11, "lost", 2.5)
+    assert not sent(leader.on_switch_decided(2, 2, 3.0), m.Handover)
+    effects = leader.on_message(14, m.Hail(worker=w(1), generation=2), 4.0)
+    assert [peer for peer, _ in sent(effects, m.Handover)] == [14]
+    assert leader.on_message(15, m.Hail(worker=w(9), generation=2), 4.0) == []
+
+
+def test_a_leader_that_has_handed_over_completes_nothing_any_more() -> None:
+    leader = announced(LEADER_OUT)
+    leader.on_switch_decided(2, 2, 3.0)
+    said = m.Switched(
+        generation=2, worker=w(1), step=2, transfer_s=0, transfer_bytes=0, stop_s=0
+    )
+    assert leader.on_message(11, said, 4.0) == []
+    (answer,) = answers(leader.on_message(21, STOPPED, 4.0))
+    assert answer == m.Retry(request_id="stop", reason="the leader changes", after_s=0.2)
+
+
+def test_the_successor_answers_as_the_old_leader_did() -> None:
+    old = announced(LEADER_OUT)
+    bad = m.ScaleIn(request_id="bad", workers=(w(9),), gpus=(), count=0)
+    old.conductor.generation = first(0, 1)
+    refused = old.voice.final(m.Refusal(request_id="bad", reason="no"), 30)
+    old.on_switch_decided(2, 2, 3.0)
+    new = Leader(me=w(1), token=8, settings=Settings(), founders=2, peer=0)
+    new.take_over(old.handover(4.0), 4.0)
+    assert answers(new.on_message(31, bad, 5.0)) == answers(refused)
+    assert sent(new.on_message(32, LEADER_OUT, 5.0), m.Accepted)

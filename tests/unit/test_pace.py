@@ -1,0 +1,84 @@
+"""How fast the job goes, and how far ahead a switch is announced."""
+
+from __future__ import annotations
+
+import pytest
+
+from edl.protocol.pace import Pace
+from tests.seeded.cast import committed, first, member, record, w
+
+
+def paced(*durations: float, ahead: int = 0) -> Pace:
+    pace = Pace()
+    for step, duration_s in enumerate(durations, start=1):
+        pace.on_committed(committed(step, record(ahead=ahead), duration_s=duration_s))
+    return pace
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    assert (Pace().step, Pace().step_s(), Pace().throughput()) == (0, 0.0, 0.0)
+    assert Pace().steps_for(0.5) == 1
+
+
+def test_the_median_ignores_one_slow_step() -> None:
+    assert paced(0.1, 0.1, 9.0).step_s() == 0.1
+
+
+@pytest.mark.parametrize(
+    ("step_s", "allowance_s", "steps"), [(0.1, 0.5, 5), (0.3, 0.5, 2), (2.0, 0.5, 1), (0.1, 0.0, 1)]
+)
+def test_a_switch_is_announced_an_allowance_ahead(
+    step_s: float, allowance_s: float, steps: int
+) -> None:
+    assert paced(step_s).steps_for(allowance_s) == steps
+
+
+def test_a_switch_is_announced_beyond_what_the_loaders_have_fetched() -> None:
+    assert paced(2.0, ahead=4).steps_for(0.5) == 4
+
+
+def test_tiny_steps_do_not_put_a_switch_off_for_ever() -> None:
+    assert paced(1e-6).steps_for(0.5) == 1000
+
+
+def test_throughput_is_samples_over_time() -> None:
+    assert paced(0.5, 0.5).throughput() == 16.0
+
+
+def test_only_recent_steps_count() -> None:
+    assert paced(*[5.0] * 20, *[0.1] * 20).step_s() == 0.1
+
+
+def test_status_shows_members_by_rank_then_whoever_arrives() -> None:
+    pace = Pace()
+    pace.on_committed(committed(3, record(samples=5), record(samples=3)))
+    status = pace.status(
+        request_id="s",
+        state="training",
+        leader=w(0),
+        generation=first(0, 1),
+        arriving=[member(2), member(1)],
+        adjustment=None,
+        adjustments=4,
+    )
+    shown = [(s.id, s.rank, s.state, s.samples, s.leader) for s in status.workers]
+    assert shown == [
+        (w(0), 0, "training", 5, True),
+        (w(1), 1, "training", 3, False),
+        (w(2), -1, "joining", 0, False),
+    ]
+    assert (status.step, status.generation, status.adjustments) == (3, 1, 4)
+
+
+def test_status_before_the_first_generation_has_no_members() -> None:
+    status = Pace().status(
+        request_id="s",
+        state="starting",
+        leader=w(0),
+        generation=None,
+        arriving=[member(0)],
+        adjustment=None,
+        adjustments=0,
+    )
+    assert [s.state for s in status.workers] == ["joining"]
+    assert status.generation == 0

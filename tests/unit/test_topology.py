@@ -1,0 +1,88 @@
+"""Generations: order, newcomers, and shares that add up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl.protocol.topology import draw_first, draw_next, part_of, split
+from tests.seeded.cast import drawn, first, member, names, w
+
+
+def test_the_leader_is_the_first_rank_of_the_founders() -> None:
+    made = draw_first([member(i) for i in (10, 2, 1)], number=1, leader=w(2), token=5)
+    assert made.workers() == names(2, 1, 10)
+    assert made.source == made.leader == w(2)
+    assert made.newcomers == names(1, 10)
+    assert made.founding
+    assert made.token == 5
+
+
+def test_founders_carry_their_share_at_once() -> None:
+    assert first(0, 1, 2).carriers(entering=True) == names(0, 1, 2)
+
+
+def test_newcomers_come_last_and_enter_without_a_share() -> None:
+    new = draw_next(
+        first(0, 1),
+        number=2,
+        joiners=[member(10), member(9)],
+        leavers=(),
+        token=3,
+        request_id="r",
+    )
+    assert new.workers() == names(0, 1, 9, 10)
+    assert new.newcomers == names(9, 10)
+    assert new.carriers(entering=True) == names(0, 1)
+    assert new.carriers(entering=False) == names(0, 1, 9, 10)
+    assert (new.source, new.leader, new.founding) == (w(0), w(0), False)
+
+
+def test_the_first_stayer_leads_when_the_leader_leaves() -> None:
+    new = draw_next(
+        first(0, 1, 2), number=2, joiners=(), leavers=names(0), token=3, request_id="r"
+    )
+    assert new.workers() == names(1, 2)
+    assert new.leader == new.source == w(1)
+
+
+def test_a_generation_cannot_be_empty() -> None:
+    with pytest.raises(ValueError, match="at least one worker"):
+        draw_next(first(0), number=2, joiners=(), leavers=names(0), token=1, request_id="r")
+
+
+def test_rank_and_member_agree() -> None:
+    generation = first(0, 1, 2)
+    assert [generation.rank(worker) for worker in generation.workers()] == [0, 1, 2]
+    assert generation.member(w(2)) == member(2)
+    assert w(2) in generation
+    assert w(3) not in generation
+    assert generation.size == 3
+
+
+@drawn
+@given(total=st.integers(0, 5000), parts=st.integers(1, 300))
+def test_shares_add_up_and_are_as_even_as_can_be(total: int, parts: int) -> None:
+    shares = split(total, parts)
+    assert len(shares) == parts
+    assert sum(shares) == total
+    assert sorted(shares, reverse=True) == list(shares)
+    carrying = [share for share in shares if share]
+    assert not carrying or max(carrying) - min(carrying) <= 1
+
+
+@drawn
+@given(total=st.integers(2, 5000), parts=st.integers(1, 300))
+def test_nobody_gets_a_single_sample_where_two_can_be_had(total: int, parts: int) -> None:
+    assert 1 not in split(total, parts)
+
+
+@drawn
+@given(total=st.integers(0, 500), parts=st.integers(1, 60))
+def test_one_part_is_where_the_split_puts_it(total: int, parts: int) -> None:
+    shares = split(total, parts)
+    for index, share in enumerate(shares):
+        start, count = part_of(total, parts, index)
+        assert count == share
+        assert not count or start == sum(shares[:index])
