@@ -252,6 +252,7 @@ class Session:
         assert self.progress is not None
         self.group = self.agent.entered(target.number)
         self.progress.enter(target)
+        self.shown = self.progress.plan()
         if target.newcomers and target.source == self.me:
             snapshot = self.progress.snapshot()
             self._moving = self.framework.start_sending(self.group, snapshot)
@@ -297,6 +298,7 @@ class Session:
     def _end_loop(self, decided: Round) -> None:
         """Everyone sees the same round, so everyone's loop ends here."""
         self.plan, self._records = None, None
+        self.teller.flush()
         self.over = decided.ended
         self.loop_closed = True
         if self.group is not None and self.group.size > 1:
@@ -351,6 +353,7 @@ class Session:
     def _depart(self, why: str) -> None:
         assert self.agent is not None
         self.gone = True
+        self.teller.flush()
         self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
         self.agent.stop()
         raise Leave(why)
