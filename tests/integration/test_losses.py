@@ -58,11 +58,16 @@ def test_losses_equal_the_plain_loop(start: Start, log: Path, workers: int) -> N
     journal.check_batches(batch=BATCH, samples=SAMPLES)
 
 
-def test_losses_equal_the_plain_loop_when_scaled_2_4_3(start: Start, log: Path) -> None:
-    # Paced, so that the joiners arrive while there is still something to do.
-    job = start("journal.py", "--log", str(log), "--pause", "0.6", workers=2)
+def test_losses_equal_the_plain_loop_when_scaled_2_4_3(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    # Slow until both adjustments are done, so that they fall into the steps that are compared.
+    done = tmp_path / "done"
+    pace = ("--pause", "3", "--pause-until", str(done))
+    job = start("journal.py", "--log", str(log), *pace, workers=2)
     assert job.scale_out(2) is not None
     assert job.scale_in(1) is not None
+    done.touch()
     assert job.wait(180).state == "finished"
     journal = read_journal(log)
     assert {2, 3, 4} <= set(journal.sizes()[:STEPS])

@@ -81,12 +81,20 @@ def transfer(sender: State, receivers: list[State]) -> list[dict[str, Any]]:
     finish = sender.start_sending(groups[0], {"step": 7, "kind": "map"})
 
     def receiving(state: State, group: Group) -> Callable[[], dict[str, Any]]:
-        return lambda: state.receive(group)[0]
+        def receive() -> dict[str, Any]:
+            snapshot, arrived = state.start_receiving(group)
+            arrived()
+            return snapshot
 
-    snapshots = in_threads(
-        [receiving(state, group) for state, group in zip(receivers, groups[1:], strict=True)]
+        return receive
+
+    *snapshots, sent = in_threads(
+        [
+            *(receiving(state, group) for state, group in zip(receivers, groups[1:], strict=True)),
+            lambda: {"bytes": finish().bytes},
+        ]
     )
-    assert finish().bytes > 0
+    assert sent["bytes"] > 0
     return snapshots
 
 
@@ -220,4 +228,4 @@ def test_another_model_is_refused() -> None:
     groups = build_ring(2, newcomers=1)
     sender.start_sending(groups[0], {"step": 0})
     with pytest.raises(UsageError, match="this worker one of"):
-        receiver.receive(groups[1])
+        receiver.start_receiving(groups[1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from edl.errors import EdlError, GroupBroken, Leave
@@ -23,6 +24,7 @@ from edl.types import Address, Gpu, Member, WorkerId
 
 __all__ = ["Entry", "enter_alone", "enter_job"]
 
+_NOTHING = Transfer(seconds=0.0, bytes=0)
 _JOIN = StepRecord(
     kind=Kind.JOIN,
     step=0,
@@ -45,6 +47,7 @@ class Entry:
     progress: Progress
     group: Group
     transfer: Transfer
+    receiving: Callable[[], Transfer] | None
     records: list[StepRecord] | None
 
 
@@ -60,9 +63,7 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger) -> Entry:
     generation = draw_first([member], number=1, leader=me, token=0)
     group = framework.build_group(generation, me, Board(lambda key, value: None), "127.0.0.1", 0.0)
     progress = Progress(me=me, generation=generation, ledger=ledger)
-    return Entry(
-        progress=progress, group=group, transfer=Transfer(seconds=0.0, bytes=0), records=None
-    )
+    return Entry(progress=progress, group=group, transfer=_NOTHING, receiving=None, records=None)
 
 
 def enter_job(
@@ -74,7 +75,7 @@ def enter_job(
     group = agent.entered(generation.number)
     progress = Progress(me=me, generation=generation, ledger=ledger)
     records: list[StepRecord] | None = None
-    transfer = Transfer(seconds=0.0, bytes=0)
+    transfer, receiving = _NOTHING, None
     if not generation.founding:
         # The first round of the new group is our first step, whichever number it has.
         rows = _await_rows(agent, group, group.exchange(pack(_JOIN)))
@@ -82,9 +83,14 @@ def enter_job(
     if generation.newcomers and generation.source == me:
         transfer = framework.start_sending(group, progress.snapshot())()
     elif generation.newcomers:
-        snapshot, transfer = framework.receive(group)
+        snapshot, receiving = framework.start_receiving(group)
         progress.adopt(snapshot)
-    return Entry(progress=progress, group=group, transfer=transfer, records=records)
+    if generation.founding and receiving is not None:
+        # Founders carry their share at once, so they need the state at once.
+        transfer, receiving = receiving(), None
+    return Entry(
+        progress=progress, group=group, transfer=transfer, receiving=receiving, records=records
+    )
 
 
 def _await_begin(agent: Agent) -> Generation:

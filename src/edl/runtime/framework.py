@@ -77,12 +77,20 @@ class Framework(Protocol):
         """Read what must be as of now, stream the rest in the background; the result waits."""
         ...
 
-    def receive(self, group: Group) -> tuple[dict[str, Any], Transfer]:
-        """Take over the source's state; returns its snapshot."""
+    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+        """The source's snapshot now; the state arrives in the background, the result waits."""
         ...
 
     def even_out(self, group: Group, root: int) -> None:
         """Give everyone the root's buffers."""
+        ...
+
+    def hold(self) -> None:
+        """Remember the registered objects: a step begins that comes in pieces."""
+        ...
+
+    def put_back(self) -> None:
+        """Make the registered objects what they were when the step began."""
         ...
 
     def void_step(self, group: Group) -> None:

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 from edl.errors import UsageError
 from edl.protocol.progress import StepPlan
+from edl.protocol.topology import part_of
+from edl.runtime.piece import Piece
 from edl.runtime.session import Session
 
 __all__ = ["steps"]
@@ -23,8 +25,9 @@ _Batch = TypeVar("_Batch")
 
 def steps(
     session: Session,
-    fetch: Callable[[StepPlan], _Batch],
+    fetch: Callable[[StepPlan, int, int], _Batch],
     *,
+    micro_batch: int | None = None,
     epochs: int | None,
     on_begin: Callable[[], None],
     reduced: Callable[[], bool],
@@ -50,12 +53,16 @@ def steps(
                 break
             first = False
             on_begin()
-            yield fetch(plan)
-            if session.plan is plan:
-                raise UsageError(
-                    "the loop asks for the next batch before edl.notify_batch_end(); call it at "
-                    "the end of each batch"
-                )
+            for piece, start in _pieces(plan, micro_batch):
+                session.begin_piece(piece)
+                yield fetch(plan, start, piece.rows)
+                if session.plan is plan and session.piece.rows >= 0:
+                    raise UsageError(
+                        "the loop asks for the next batch before edl.notify_batch_end(); call "
+                        "it at the end of each batch"
+                    )
+                if session.loop_closed:
+                    break
             if session.loop_closed:
                 break
     except GeneratorExit:
@@ -64,6 +71,14 @@ def steps(
             session.settle()
         raise
     session.close_loop(reduced=reduced())
+
+
+def _pieces(plan: StepPlan, micro_batch: int | None) -> Iterator[tuple[Piece, int]]:
+    """A share as even pieces of at most `micro_batch` rows, and where each begins."""
+    count = max(1, -(-plan.count // micro_batch)) if micro_batch else 1
+    for index in range(count):
+        start, rows = part_of(plan.count, count, index)
+        yield Piece(index, count, rows, rows / plan.count if plan.count else 1.0), start
 
 
 def _by_break(frame: FrameType | None) -> bool:

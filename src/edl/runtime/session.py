@@ -9,12 +9,11 @@ same order, so nobody hangs.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from statistics import median
+from dataclasses import replace
 
 from edl.errors import Leave, UsageError
-from edl.protocol.events import Entered, JobOver, StepCommitted, SwitchDecided
+from edl.protocol.events import JobOver, SwitchDecided
 from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
 from edl.protocol.topology import Generation
@@ -23,12 +22,11 @@ from edl.runtime.clock import now
 from edl.runtime.entry import Entry, enter_alone, enter_job
 from edl.runtime.framework import Exchange, Framework, Group, Transfer
 from edl.runtime.identity import Identity
+from edl.runtime.piece import WHOLE, Piece
+from edl.runtime.teller import Teller
 from edl.types import WorkerId
 
 __all__ = ["Session"]
-
-_NO_TRANSFER = Transfer(seconds=0.0, bytes=0)
-_RECENT = 20
 
 
 class Session:
@@ -39,18 +37,18 @@ class Session:
         self.me = identity.worker if identity else WorkerId("w0")
         self.job = identity.job if identity else "solo"
         self.agent = Agent(identity, framework.build_group) if identity else None
+        self.teller = Teller(self.agent)
         self.ledger: Ledger | None = None
         self.progress: Progress | None = None
         self.group: Group | None = None
         self.plan: StepPlan | None = None
+        self.piece = WHOLE
         self.shown: StepPlan | None = None  # what rank(), size(), ... tell
         self.leave_wish = False
         self.loop_closed = False
         self.over = False
         self.gone = False
-        self.reports: dict[str, float] = {}
         self.ends_loop: Callable[[], bool] = lambda: True
-        self.epochs = 0  # as the script says; 0: it has not
         self.ahead = 0
         self._began = now()
         self._exchange: Exchange | None = None
@@ -59,13 +57,9 @@ class Session:
         self._void = False
         self._left: bool | None = None
         self._pending: Generation | None = None
-        self._sending: Callable[[], Transfer] | None = None
-        self._transfer = _NO_TRANSFER
-        self._arrived = False  # a newcomer whose first step is not committed yet
+        self._moving: Callable[[], Transfer] | None = None  # state on its way, out or in
         self._step_began = 0.0
         self._compute_s = 0.0
-        self._last_commit = 0.0
-        self._durations: deque[float] = deque(maxlen=_RECENT)
         if self.agent is not None:
             self.agent.start()
 
@@ -99,10 +93,8 @@ class Session:
                 self.gone = True
                 raise
         self.progress, self.group = entry.progress, entry.group
-        self._transfer = entry.transfer
-        self._records = entry.records
-        self._arrived = entry.records is not None
-        self._last_commit = now()
+        self._records, self._moving = entry.records, entry.receiving
+        self.teller.entered(entry.transfer, arrived=entry.records is not None)
         return self.progress
 
     # -- a step ----------------------------------------------------------------------------
@@ -113,7 +105,7 @@ class Session:
         if self.over:
             return None
         self._round, self._void = None, False
-        if self._records is not None and self._arrived:
+        if self._records is not None and self.teller.arrived:
             self.plan = progress.plan()
             self._exchange = None
         elif first:
@@ -156,6 +148,12 @@ class Session:
             self._launch_step(progress)
         return True
 
+    def begin_piece(self, piece: Piece) -> None:
+        """The batch that comes now is this part of the step."""
+        if piece.pieces > 1 and piece.index == 0:
+            self.framework.hold()
+        self.piece = piece
+
     def _judged(self) -> Round | None:
         """The round's meaning if that is known without waiting."""
         if self._round is None and self._exchange is not None and not self._exchange.ready():
@@ -189,8 +187,10 @@ class Session:
         self._compute_s = now() - self._step_began
 
     def before_update(self) -> bool:
-        """Called before the model changes. False: it must not, the step does not count."""
-        self._await_sent()
+        """Called before the model changes. False: it must not, or not yet."""
+        if self.plan is not None and not self.piece.last:
+            return False
+        self._await_moved()
         return self.plan is None or self.counts()
 
     def end_step(self) -> None:
@@ -202,65 +202,27 @@ class Session:
                 "edl.notify_batch_end() without a batch: call it once for each batch that the "
                 "edl.DataLoader gave"
             )
+        if not self.piece.last:
+            self.framework.put_back()
+            self.piece = replace(self.piece, rows=-1)
+            return
         progress, group, decided = self._present()
         if self._void or not decided.go:
             self._end_loop(decided)
             return
         entering = progress.entering
-        self._await_sent()
+        self._await_moved()
         if entering and group.size > 1:
             self.framework.even_out(group, progress.generation.rank(progress.generation.source))
         progress.commit(decided)
         self.plan = None
         assert self._records is not None
         records, self._records = self._records, None
-        duration = now() - self._last_commit
-        self._last_commit += duration
-        self._tell_commit(progress, records, decided, duration, entering=entering)
+        self.teller.committed(progress, records, decided, entering=entering)
         if not self.ends_loop():
             verdict = self._verdict(records)
             if verdict.stop or verdict.switch_to is not None:
                 self._decided(verdict)
-
-    def _tell_commit(
-        self,
-        progress: Progress,
-        records: list[StepRecord],
-        decided: Round,
-        duration: float,
-        *,
-        entering: bool,
-    ) -> None:
-        usual = median(self._durations) if self._durations else 0.0
-        self._durations.append(duration)
-        agent = self.agent
-        if agent is None:
-            return
-        if agent.leads:
-            ledger = progress.ledger
-            event = StepCommitted(
-                step=progress.step,
-                epoch=ledger.epoch,
-                epochs=ledger.epochs or self.epochs,
-                batch=ledger.batch,
-                samples=sum(decided.samples.values()),
-                duration_s=duration,
-                records=tuple(records),
-                report=dict(self.reports),
-            )
-            agent.post(event)
-        if entering:
-            stayed = not self._arrived and usual > 0.0
-            agent.post(
-                Entered(
-                    generation=progress.generation.number,
-                    step=progress.step,
-                    transfer_s=self._transfer.seconds,
-                    transfer_bytes=self._transfer.bytes,
-                    stop_s=max(0.0, duration - usual) if stayed else 0.0,
-                )
-            )
-            self._transfer, self._arrived = _NO_TRANSFER, False
 
     # -- generations -----------------------------------------------------------------------
 
@@ -290,14 +252,16 @@ class Session:
         assert self.progress is not None
         self.group = self.agent.entered(target.number)
         self.progress.enter(target)
+        self.shown = self.progress.plan()
         if target.newcomers and target.source == self.me:
             snapshot = self.progress.snapshot()
-            self._sending = self.framework.start_sending(self.group, snapshot)
+            self._moving = self.framework.start_sending(self.group, snapshot)
 
-    def _await_sent(self) -> None:
-        if self._sending is not None:
-            waiting, self._sending = self._sending, None
-            self._transfer = waiting()
+    def _await_moved(self) -> None:
+        """Nobody may change the model while it travels, and nobody before it has arrived."""
+        if self._moving is not None:
+            waiting, self._moving = self._moving, None
+            self.teller.transfer = waiting()
 
     # -- loops -----------------------------------------------------------------------------
 
@@ -326,7 +290,7 @@ class Session:
         if not self.loop_closed and not self.over:
             self._apply_switch()
             self._end_loop(self._finish_round(Kind.CLOSE))
-        self._await_sent()
+        self._await_moved()
         if self.loop_closed:
             self.loop_closed = False
             self.progress.close()
@@ -334,6 +298,7 @@ class Session:
     def _end_loop(self, decided: Round) -> None:
         """Everyone sees the same round, so everyone's loop ends here."""
         self.plan, self._records = None, None
+        self.teller.flush()
         self.over = decided.ended
         self.loop_closed = True
         if self.group is not None and self.group.size > 1:
@@ -371,7 +336,7 @@ class Session:
             if not self.over:
                 self._apply_switch()
                 self._end_loop(self._finish_round(Kind.END))
-                self._await_sent()
+                self._await_moved()
             self.over = True
         self.gone = True
         if self.agent is None:
@@ -388,6 +353,7 @@ class Session:
     def _depart(self, why: str) -> None:
         assert self.agent is not None
         self.gone = True
+        self.teller.flush()
         self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
         self.agent.stop()
         raise Leave(why)

@@ -79,14 +79,18 @@ class ShardGenerator:
 
     def __iter__(self) -> Iterator[Shard]:
         """Shard after shard; notify_batch_end() comes when local_batch_size() samples are read."""
-        for plan in self._steps(lambda plan: plan):
+        for plan in self._steps(lambda plan, start, rows: plan):
             yield from self._shards(plan)
 
     def batches(self, read: Callable[[Shard], Iterable[Any]]) -> Iterator[list[Any]]:
         """One list of samples a step, read by your function."""
-        return self._steps(lambda plan: [s for shard in self._shards(plan) for s in read(shard)])
 
-    def _steps(self, fetch: Callable[[StepPlan], _Batch]) -> Iterator[_Batch]:
+        def fetch(plan: StepPlan, start: int, rows: int) -> list[Any]:
+            return [sample for shard in self._shards(plan) for sample in read(shard)]
+
+        return self._steps(fetch)
+
+    def _steps(self, fetch: Callable[[StepPlan, int, int], _Batch]) -> Iterator[_Batch]:
         return steps(
             self._session,
             fetch,

@@ -113,11 +113,14 @@ def DataLoader(  # noqa: N802 - it stands where a class would
     shuffle: bool = True,
     drop_last: bool = False,
     epochs: int | None = None,
+    micro_batch: int | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> _Loader:
     """The elastic loader. `batch_size` is the aggregate batch of all workers together.
 
-    With `epochs` one loop runs over all of them; without, one loop is one epoch.
+    With `epochs` one loop runs over all of them; without, one loop is one epoch. A worker whose
+    share is larger than `micro_batch` gets it in pieces: the loop's body runs once for each, and
+    only the last one updates the model, so scaling in does not run out of memory.
     """
     return _Loader(
         _here(),
@@ -127,6 +130,7 @@ def DataLoader(  # noqa: N802 - it stands where a class would
         shuffle=shuffle,
         drop_last=drop_last,
         epochs=epochs,
+        micro_batch=micro_batch,
         collate_fn=collate_fn,
     )
 
@@ -161,7 +165,7 @@ def epochs(count: int) -> Iterator[int]:
     if count < 1:
         raise UsageError(f"edl.epochs({count}): give at least 1")
     session = _here().session
-    session.epochs = count
+    session.teller.epochs = count
     progress = session.enter()
     while not session.over and progress.ledger.epoch < count:
         current = progress.ledger.epoch
@@ -188,7 +192,7 @@ def all_reduce(tensor: Any, op: str = "mean") -> Any:
 
 def report(**values: float) -> None:
     """Show these numbers in `edl status` and the live table; the leader's are shown."""
-    _here().session.reports.update({name: float(value) for name, value in values.items()})
+    _here().session.teller.reports.update({name: float(value) for name, value in values.items()})
 
 
 def rank() -> int:
@@ -223,8 +227,10 @@ def generation() -> int:
 
 def local_batch_size() -> int:
     """How many rows of the present batch are this worker's own; 0 on a stand-in batch."""
-    shown = _here().session.shown
-    return shown.count if shown is not None else 0
+    session = _here().session
+    if session.shown is None:
+        return 0
+    return session.piece.rows if session.piece.pieces > 1 else session.shown.count
 
 
 def is_leader() -> bool:

@@ -36,6 +36,7 @@ class Loader:
         shuffle: bool,
         drop_last: bool,
         epochs: int | None,
+        micro_batch: int | None,
         collate_fn: Callable[[list[Any]], Any] | None,
     ) -> None:
         if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
@@ -47,9 +48,12 @@ class Loader:
             raise UsageError(f"batch_size={batch_size}: the aggregate batch is at least 1")
         if epochs is not None and epochs < 1:
             raise UsageError(f"epochs={epochs}: give at least 1, or leave it out")
+        if micro_batch is not None and micro_batch < 1:
+            raise UsageError(f"micro_batch={micro_batch}: give at least 1, or leave it out")
         self.dataset = dataset
         self.batch_size = batch_size
         self.epochs = epochs
+        self.micro_batch = micro_batch
         self._plugin = plugin
         self._collate = collate_fn or default_collate
         ledger = MapLedger(
@@ -77,12 +81,13 @@ class Loader:
         return steps(
             self._plugin.session,
             self._fetch,
+            micro_batch=self.micro_batch,
             epochs=self.epochs,
             on_begin=reducer.begin_step,
             reduced=lambda: reducer.reduced,
         )
 
-    def _fetch(self, plan: StepPlan) -> Any:
+    def _fetch(self, plan: StepPlan, first: int, count: int) -> Any:
         progress = self._plugin.session.progress
         assert progress is not None
         ledger, part = progress.ledger, plan.part
@@ -91,6 +96,8 @@ class Loader:
             # Real samples, so that the loop's body runs as ever; they are not consumed.
             rows = min(_STAND_IN, ledger.samples)
             part = Slice(epoch=ledger.epoch, start=0, count=rows)
+        else:
+            part = Slice(epoch=part.epoch, start=part.start + first, count=count)
         indexes = ledger.indexes(part)
         getitems = getattr(self.dataset, "__getitems__", None)
         if getitems is not None:

@@ -5,6 +5,7 @@ Owns: this process's state, reducer and session. One plug-in a process, made by 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,7 @@ class Plugin:
 
     def __init__(self, identity: Identity | None) -> None:
         self.state = State()
+        self._held: list[dict[str, Any]] = []
         self.session = Session(self, identity)
         self.reducer = Reducer(self.session)
         use_gpu = identity is not None and torch.cuda.is_available()
@@ -47,8 +49,8 @@ class Plugin:
     def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
         return self.state.start_sending(group, snapshot)
 
-    def receive(self, group: Group) -> tuple[dict[str, Any], Transfer]:
-        return self.state.receive(group)
+    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+        return self.state.start_receiving(group)
 
     def even_out(self, group: Group, root: int) -> None:
         """Everyone takes the root's buffers, in one message per dtype."""
@@ -62,6 +64,13 @@ class Plugin:
                 parts = flat.split([buffer.numel() for buffer in buffers])
                 for buffer, part in zip(buffers, parts, strict=True):
                     buffer.copy_(part.view(buffer.shape))
+
+    def hold(self) -> None:
+        self._held = [copy.deepcopy(holder.state_dict()) for holder in self.state.registered]
+
+    def put_back(self) -> None:
+        for holder, held in zip(self.state.registered, self._held, strict=True):
+            holder.load_state_dict(copy.deepcopy(held))
 
     def void_step(self, group: Group) -> None:
         self.reducer.void_step(group)

@@ -1,9 +1,12 @@
 """Gradients of all workers become one, weighted by how many samples each used.
 
-Parameters are grouped into flat buckets in parameter order, the same on every worker and joiner;
-buckets are reduced in that order, never by arrival. Each carries a tail that says which
-parameters had a gradient at all (one unused everywhere keeps None) and whether anyone left the
-loop inside this step. Holds: `backward()` returns with gradients reduced.
+Gradients live in flat buckets that are reduced while backward is still running. Buckets follow
+the parameters' order from the last to the first, which is how backward makes them, and that order
+is the same on every worker and joiner: a bucket is launched when it and all before it are
+complete, never by arrival. Each bucket has a tail that says which parameters had a gradient at
+all (one unused everywhere keeps None) and whether anyone left the loop inside this step. Holds:
+`backward()` returns with gradients reduced, and nothing is launched before the step's record is
+complete, so everybody launches or nobody does.
 """
 
 from __future__ import annotations
@@ -14,67 +17,11 @@ from typing import Any
 import torch
 
 from edl.errors import UsageError
-from edl.runtime.framework import Group
+from edl.runtime.framework import Group, Pending
 from edl.runtime.session import Session
+from edl.torch.bucket import Bucket, bucketed
 
 __all__ = ["Reducer"]
-
-_BUCKET_BYTES = 25 << 20
-# Summed in float32: Gloo has no reliable half types, and rounding twice helps nobody.
-_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-
-
-class _Bucket:
-    """Consecutive parameters of one dtype and device."""
-
-    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
-        first = parameters[0]
-        self.parameters = parameters
-        self.sizes = [p.numel() for p in parameters]
-        self.total = sum(self.sizes)
-        dtype = _WIDER.get(first.dtype, first.dtype)
-        # Behind the gradients: one flag per parameter, and one for a voided step.
-        self.flat = torch.zeros(self.total + len(parameters) + 1, dtype=dtype, device=first.device)
-        self.views = [
-            view.view(p.shape)
-            for view, p in zip(self.flat[: self.total].split(self.sizes), parameters, strict=True)
-        ]
-
-    def fill(self, weight: float) -> None:
-        tail = self.flat[self.total :]
-        tail.zero_()
-        if weight == 0.0:
-            # Replaced, not multiplied: 0 * NaN is NaN.
-            self.flat.zero_()
-            return
-        for index, (parameter, view) in enumerate(zip(self.parameters, self.views, strict=True)):
-            if parameter.grad is None:
-                view.zero_()
-                continue
-            if parameter.grad.is_sparse:
-                raise UsageError(
-                    "a sparse gradient: EDL reduces dense ones; make the embedding with "
-                    "sparse=False"
-                )
-            torch.mul(parameter.grad, weight, out=view)
-            tail[index] = 1.0
-
-    def void(self) -> None:
-        self.flat.zero_()
-        self.flat[-1] = 1.0
-
-    def voided(self) -> bool:
-        return bool(self.flat[-1] > 0)
-
-    def spread(self) -> None:
-        used = self.flat[self.total : -1].tolist()
-        for parameter, view, flag in zip(self.parameters, self.views, used, strict=True):
-            if not flag:
-                continue
-            if parameter.grad is None:
-                parameter.grad = view.to(parameter.dtype, copy=True)
-            else:
-                parameter.grad.copy_(view)
 
 
 class Reducer:
@@ -83,12 +30,18 @@ class Reducer:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.reduced = False  # in the present step
+        self.bucket_bytes = 25 << 20
+        self.compression: torch.dtype | None = None
         self._parameters: dict[int, torch.nn.Parameter] = {}
-        self._buckets: list[_Bucket] | None = None
+        self._buckets: list[Bucket] | None = None
+        self._place: dict[int, Bucket] = {}
         self._queued = False
+        self._next = 0  # the bucket that is launched next in this backward
+        self._weight: float | None = None  # of this backward; None: nothing is launched yet
+        self._work: list[Pending] = []
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Reduce these too, after those already watched."""
+        """Reduce these too, with those already watched."""
         for parameter in parameters:
             if id(parameter) in self._parameters or not parameter.requires_grad:
                 continue
@@ -98,54 +51,99 @@ class Reducer:
 
     def begin_step(self) -> None:
         self.reduced = False
+        for bucket in self._buckets or ():
+            bucket.forget()
+
+    # -- inside backward -------------------------------------------------------------------
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
-        if self._queued or self.session.plan is None:
+        if self.session.plan is None:
             return
+        if not self._queued:
+            self._begin_backward()
+        if self._solo() or self.session.piece.pieces > 1:
+            return
+        bucket = self._place[id(parameter)]
+        bucket.missing -= 1
+        if bucket.missing == 0:
+            self._launch_complete()
+
+    def _begin_backward(self) -> None:
         self._queued = True
+        self._next, self._weight, self._work = 0, None, []
+        for bucket in self._all():
+            bucket.missing = len(bucket.parameters)
         engine: Any = torch.autograd.Variable
         # Runs when this backward has accumulated everything, before backward() returns.
         engine._execution_engine.queue_callback(self._on_backward_end)
 
+    def _launch_complete(self) -> None:
+        """Launch what is complete, in order; a gap holds back everything behind it."""
+        buckets = self._all()
+        while self._next < len(buckets) and buckets[self._next].missing <= 0:
+            if not self._launch(buckets[self._next]):
+                return
+            self._next += 1
+
+    def _launch(self, bucket: Bucket) -> bool:
+        """Start reducing one bucket. False: the step does not count, so nothing is reduced."""
+        session = self.session
+        if self._weight is None:
+            if not session.counts():
+                return False
+            self._weight = session.weight()
+        group = session.group
+        assert group is not None
+        with torch.no_grad():
+            flat = bucket.fill(self._weight, self.compression)
+        self._work.append(group.all_reduce(flat))
+        return True
+
     def _on_backward_end(self) -> None:
         self._queued = False
-        self.reduce()
+        piece = self.session.piece
+        if piece.pieces > 1:
+            with torch.no_grad():
+                for bucket in self._all():
+                    if piece.last:
+                        bucket.bring_back(piece.fraction)
+                    else:
+                        bucket.add_up(piece.fraction)
+        if piece.last:
+            self.session.computed()
+            self.finish()
 
-    def reduce(self) -> None:
-        """Make every gradient the batch-weighted mean over the workers."""
-        session = self.session
-        session.computed()
-        if not session.counts():
+    def finish(self) -> None:
+        """Reduce what is left, wait for all of it, and hand the gradients out."""
+        if not self.session.counts():
             self._clear()
             return
         self.reduced = True
-        group = session.group
-        if group is None or group.size == 1:
+        if self._solo():
             return
         buckets = self._all()
-        weight = session.weight()
+        for bucket in buckets[self._next :]:
+            self._launch(bucket)
+        self._next = len(buckets)
+        for pending in self._work:
+            pending.wait()
+        self._work = []
         with torch.no_grad():
-            work = []
-            for bucket in buckets:
-                bucket.fill(weight)
-                work.append(group.all_reduce(bucket.flat))
-            for pending in work:
-                pending.wait()
-            if any(bucket.voided() for bucket in buckets):
-                session.void()
+            tails = [bucket.tail() for bucket in buckets]
+            if any(tail[-1] > 0 for tail in tails):
+                self.session.void()
                 self._clear()
                 return
-            for bucket in buckets:
-                bucket.spread()
+            for bucket, tail in zip(buckets, tails, strict=True):
+                bucket.spread(tail)
+
+    # -- a step that counts for nobody -----------------------------------------------------
 
     def void_step(self, group: Group) -> None:
         """Take part in this step's reduction only to say that it does not count."""
         if group.size == 1:
             return
-        work = []
-        for bucket in self._all():
-            bucket.void()
-            work.append(group.all_reduce(bucket.flat))
+        work = [group.all_reduce(bucket.voided(self.compression)) for bucket in self._all()]
         for pending in work:
             pending.wait()
 
@@ -154,22 +152,15 @@ class Reducer:
             if parameter.grad is not None:
                 parameter.grad.zero_()
 
-    def _all(self) -> list[_Bucket]:
+    def _solo(self) -> bool:
+        group = self.session.group
+        return group is None or group.size == 1
+
+    def _all(self) -> list[Bucket]:
         if self._buckets is None:
-            self._buckets = list(_bucketed(self._parameters.values()))
+            if any(parameter.is_sparse for parameter in self._parameters.values()):
+                raise UsageError("a sparse parameter: EDL reduces dense gradients only")
+            order = list(reversed(self._parameters.values()))
+            self._buckets = list(bucketed(order, self.bucket_bytes))
+            self._place = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         return self._buckets
-
-
-def _bucketed(parameters: Iterable[torch.nn.Parameter]) -> Iterable[_Bucket]:
-    run: list[torch.nn.Parameter] = []
-    size = 0
-    for parameter in parameters:
-        amount = parameter.numel() * parameter.element_size()
-        alike = run and run[0].dtype == parameter.dtype and run[0].device == parameter.device
-        if run and (not alike or size + amount > _BUCKET_BYTES):
-            yield _Bucket(run)
-            run, size = [], 0
-        run.append(parameter)
-        size += amount
-    if run:
-        yield _Bucket(run)

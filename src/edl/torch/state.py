@@ -1,15 +1,18 @@
 """Model, optimizer and registered state as named tensors, sent and received in chunks.
 
 A manifest comes first, since optimizer state may not exist yet on either side; then the tensors'
-bytes, small ones packed together, large ones straight from their own memory. Holds: after a
-transfer the receiver's parameters, buffers, optimizer state and registered objects equal the
-sender's bit for bit, as of the moment `start_sending` was called.
+bytes, small ones packed together, large ones straight from their own memory and into it. Both
+sides stream in the background: the sender computes its step meanwhile, the receiver runs its
+first, weightless one. What the sender's script changed behind the stream's back (`_version`
+tells) is sent again before anybody updates the model. Holds: when `finish` returns on both sides,
+the receiver's parameters, buffers, optimizer state and registered objects equal the sender's bit
+for bit, as of the moment `start_sending` was called.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,13 +21,13 @@ import torch
 from edl.errors import UsageError
 from edl.runtime.clock import now
 from edl.runtime.framework import Group, Transfer
+from edl.torch.cargo import bytes_of, describe, packed, room_for, unpacked
 from edl.torch.tree import decode, encode, flatten, unflatten
 
 __all__ = ["Holder", "State"]
 
-# Below this a tensor is packed with others; above, it travels from its own memory.
-_SMALL = 1 << 20
-_CHUNK = 16 << 20
+# Registered objects up to this size are there when the newcomer's first step begins.
+_EARLY = 4 << 20
 
 
 class Holder(Protocol):
@@ -33,6 +36,29 @@ class Holder(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class _Background:
+    """A thread whose error and time are asked for later."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self.began = self.ended = now()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+        self.ended = now()
+
+    def join(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
 
 
 @dataclass(slots=True)
@@ -55,36 +81,43 @@ class State:
 
     def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
         """Read what changes during a step now; stream the bytes in the background."""
-        began = now()
         manifest, tensors = self._capture(snapshot)
-        outcome: list[BaseException | Transfer] = []
+        versions = [tensor._version for tensor in tensors]
+        early = manifest["early"]
+        blob = torch.frombuffer(bytearray(encode(manifest)), dtype=torch.uint8)
 
         def stream() -> None:
-            try:
-                blob = torch.frombuffer(bytearray(manifest), dtype=torch.uint8)
-                group.broadcast_state(torch.tensor([blob.numel()])).wait()
-                group.broadcast_state(blob).wait()
-                for flat in _packed(tensors):
+            group.broadcast_state(torch.tensor([blob.numel()])).wait()
+            group.broadcast_state(blob).wait()
+            for part in (tensors[:early], tensors[early:]):
+                for flat in packed(part):
                     group.broadcast_state(flat).wait()
-                total = sum(_bytes_of(tensor) for tensor in tensors) + len(manifest)
-                outcome.append(Transfer(seconds=now() - began, bytes=total))
-            except BaseException as error:
-                outcome.append(error)
 
-        thread = threading.Thread(target=stream, name="edl-send-state", daemon=True)
-        thread.start()
+        sending = _Background("edl-send-state", stream)
 
         def finish() -> Transfer:
-            thread.join()
-            result = outcome[0]
-            if isinstance(result, BaseException):
-                raise result
-            return result
+            sending.join()
+            changed = [i for i, t in enumerate(tensors) if t._version != versions[i]]
+            group.broadcast_state(torch.tensor([len(changed)])).wait()
+            if changed:
+                group.broadcast_state(torch.tensor(changed)).wait()
+                for flat in packed([tensors[i] for i in changed]):
+                    group.broadcast_state(flat).wait()
+            total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
+            return Transfer(seconds=sending.ended - sending.began, bytes=total)
 
         return finish
 
-    def _capture(self, snapshot: dict[str, Any]) -> tuple[bytes, list[torch.Tensor]]:
+    def _capture(self, snapshot: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
         tensors: list[torch.Tensor] = []
+        registered = [
+            flatten(holder.state_dict(), f"{type(holder).__name__}.state_dict()", tensors)
+            for holder in self.registered
+        ]
+        light = sum(bytes_of(tensor) for tensor in tensors) <= _EARLY
+        early = len(tensors) if light else 0
+        # Early ones are used while they travel: a copy stays as it was.
+        tensors[:early] = [tensor.detach().clone() for tensor in tensors[:early]]
         models = [
             flatten(_module_tensors(model), f"model {i}", tensors)
             for i, model in enumerate(self.models)
@@ -93,25 +126,22 @@ class State:
             flatten(optimizer.state_dict(), f"optimizer {i}", tensors)
             for i, optimizer in enumerate(self.optimizers)
         ]
-        registered = [
-            flatten(holder.state_dict(), f"{type(holder).__name__}.state_dict()", tensors)
-            for holder in self.registered
-        ]
-        plain = [tensor.detach() for tensor in tensors]
         manifest = {
             "snapshot": snapshot,
             "models": models,
             "optimizers": optimizers,
             "registered": registered,
-            "tensors": [_describe(tensor) for tensor in plain],
+            "light": light,
+            "early": early,
+            "tensors": [describe(tensor) for tensor in tensors],
         }
-        return encode(manifest), plain
+        # Detached views share the version counter, so a change behind our back still shows.
+        return manifest, [tensor.detach() for tensor in tensors]
 
     # -- receiving -------------------------------------------------------------------------
 
-    def receive(self, group: Group) -> tuple[dict[str, Any], Transfer]:
-        """Take over the source's state; returns its snapshot."""
-        began = now()
+    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+        """The source's snapshot now; its state once the result has been called."""
         length = torch.zeros(1, dtype=torch.int64)
         group.broadcast_state(length).wait()
         blob = torch.empty(int(length.item()), dtype=torch.uint8)
@@ -119,12 +149,28 @@ class State:
         manifest = decode(blob.numpy().tobytes())
         self._check(manifest)
         tensors = self._places(manifest)
-        for flat, landing in _unpacked(tensors):
-            group.broadcast_state(flat).wait()
-            landing()
-        self._install(manifest, tensors)
-        total = sum(_bytes_of(tensor) for tensor in tensors) + blob.numel()
-        return manifest["snapshot"], Transfer(seconds=now() - began, bytes=total)
+        early = manifest["early"]
+        _land(group, tensors[:early])
+        self._install_early(manifest, tensors)
+
+        def stream() -> None:
+            _land(group, tensors[early:])
+            count = torch.zeros(1, dtype=torch.int64)
+            group.broadcast_state(count).wait()
+            if count.item():
+                changed = torch.zeros(int(count.item()), dtype=torch.int64)
+                group.broadcast_state(changed).wait()
+                _land(group, [tensors[i] for i in changed.tolist()])
+
+        receiving = _Background("edl-receive-state", stream)
+
+        def finish() -> Transfer:
+            receiving.join()
+            self._install_late(manifest, tensors)
+            total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
+            return Transfer(seconds=receiving.ended - receiving.began, bytes=total)
+
+        return manifest["snapshot"], finish
 
     def _check(self, manifest: dict[str, Any]) -> None:
         for name, mine in (
@@ -144,25 +190,43 @@ class State:
         for index, model in enumerate(self.models):
             mine = _module_tensors(model, live=True)
             for key, entry in manifest["models"][index]["pairs"]:
-                if key not in mine or entry is None:
+                if key not in mine:
                     raise UsageError(f"the job's model has {key!r}, this worker's has not")
-                places[entry["at"]] = mine[key].detach()
-        complete: list[torch.Tensor] = []
-        for place, described in zip(places, manifest["tensors"], strict=True):
-            complete.append(_room_for(described, place))
-        return complete
+                # `.data` has a version counter of its own: the newcomer's first, weightless
+                # backward must not mind that the weights changed under it.
+                places[entry["at"]] = mine[key].data
+        described = manifest["tensors"]
+        return [room_for(d, place) for d, place in zip(described, places, strict=True)]
 
-    def _install(self, manifest: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+    def _install_early(self, manifest: dict[str, Any], tensors: list[torch.Tensor]) -> None:
+        """What the newcomer's first step may use: schedulers, scalers, learning rates."""
+        if manifest["light"]:
+            self._install_registered(manifest, tensors)
+        for optimizer, skeleton in zip(self.optimizers, manifest["optimizers"], strict=True):
+            _load_rates(optimizer, skeleton)
+
+    def _install_late(self, manifest: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         for index, model in enumerate(self.models):
             mine = _module_tensors(model, live=True)
             for key, entry in manifest["models"][index]["pairs"]:
                 arrived = tensors[entry["at"]]
                 if arrived.data_ptr() != mine[key].data_ptr():
-                    mine[key].detach().copy_(arrived)
+                    mine[key].data.copy_(arrived)
         for optimizer, skeleton in zip(self.optimizers, manifest["optimizers"], strict=True):
             _load_optimizer(optimizer, unflatten(skeleton, tensors))
+        if not manifest["light"]:
+            self._install_registered(manifest, tensors)
+
+    def _install_registered(self, manifest: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         for holder, skeleton in zip(self.registered, manifest["registered"], strict=True):
             holder.load_state_dict(unflatten(skeleton, tensors))
+
+
+def _land(group: Group, tensors: list[torch.Tensor]) -> None:
+    """Take these tensors' bytes from the source, straight into place."""
+    for flat, landed in unpacked(tensors):
+        group.broadcast_state(flat).wait()
+        landed()
 
 
 def _module_tensors(model: torch.nn.Module, *, live: bool = False) -> dict[str, torch.Tensor]:
@@ -198,110 +262,13 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
         optimizer.state[parameters[index]] = values
 
 
-# -- bytes -----------------------------------------------------------------------------------
-
-
-def _describe(tensor: torch.Tensor) -> dict[str, Any]:
-    return {
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-        "stride": list(tensor.stride()) if _dense(tensor) else [],
-        "device": tensor.device.type,
-    }
-
-
-def _room_for(described: dict[str, Any], place: torch.Tensor | None) -> torch.Tensor:
-    dtype: torch.dtype = getattr(torch, described["dtype"])
-    shape, stride = tuple(described["shape"]), tuple(described["stride"])
-    if place is not None:
-        if place.dtype != dtype or tuple(place.shape) != shape:
-            raise UsageError(
-                f"the job has a parameter of {dtype} {shape}, this worker one of "
-                f"{place.dtype} {tuple(place.shape)} in its place"
-            )
-        if _dense(place) and (not stride or tuple(place.stride()) == stride):
-            return place
-    device = place.device if place is not None else torch.device(described["device"])
-    if stride:
-        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
-def _dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's memory is its elements, each once, in some order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
-
-
-def _raw(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor's memory as a flat row of bytes."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    return flat.view(torch.uint8)
-
-
-def _bytes_of(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _batches(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Runs of small tensors of one device; a large one stands alone. Same on both sides."""
-    run: list[torch.Tensor] = []
-    size = 0
-    for tensor in tensors:
-        amount = _bytes_of(tensor)
-        if not amount:
-            continue
-        alone = amount >= _SMALL
-        if run and (alone or size + amount > _CHUNK or run[0].device != tensor.device):
-            yield run
-            run, size = [], 0
-        if alone:
-            yield [tensor]
-        else:
-            run.append(tensor)
-            size += amount
-    if run:
-        yield run
-
-
-def _packed(tensors: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """What the sender broadcasts, one flat row of bytes after another."""
-    for run in _batches(tensors):
-        ready = [_raw(t if _dense(t) else t.contiguous()) for t in run]
-        flat = ready[0] if len(ready) == 1 else torch.cat(ready)
-        yield from flat.split(_CHUNK)
-
-
-def _unpacked(
-    tensors: list[torch.Tensor],
-) -> Iterator[tuple[torch.Tensor, Callable[[], None]]]:
-    """Where the receiver takes it, and what to do once it has landed."""
-    for run in _batches(tensors):
-        if len(run) == 1:
-            for piece in _raw(run[0]).split(_CHUNK):
-                yield piece, _nothing
-            continue
-        flat = torch.empty(sum(_bytes_of(t) for t in run), dtype=torch.uint8, device=run[0].device)
-        pieces = flat.split(_CHUNK)
-        for piece in pieces[:-1]:
-            yield piece, _nothing
-        yield pieces[-1], lambda run=run, flat=flat: _scatter(run, flat)  # type: ignore[misc]
-
-
-def _nothing() -> None:
-    return
-
-
-def _scatter(run: list[torch.Tensor], flat: torch.Tensor) -> None:
-    start = 0
-    for tensor in run:
-        end = start + _bytes_of(tensor)
-        _raw(tensor).copy_(flat[start:end])
-        start = end
+def _load_rates(optimizer: torch.optim.Optimizer, skeleton: Any) -> None:
+    """The groups' plain numbers, ahead of the state; a tensor among them comes with the rest."""
+    plain: list[torch.Tensor] = []
+    values = dict(skeleton["pairs"]).get("param_groups")
+    if values is None:
+        return
+    for mine, theirs in zip(optimizer.param_groups, values["rows"], strict=False):
+        for key, value in theirs["pairs"]:
+            if key in mine and key != "params" and isinstance(value, (bool, int, float)):
+                mine[key] = unflatten(value, plain)

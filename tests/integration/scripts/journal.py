@@ -50,7 +50,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--model", default="plain")
     parser.add_argument("--optimizer", default="sgd")
-    parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds a whole batch takes")
+    parser.add_argument("--pause-until", default="", help="no pauses once this file exists")
     parser.add_argument("--until", default="", help="go on until this file exists")
     parser.add_argument("--unseeded", action="store_true")
     return parser.parse_args()
@@ -120,7 +121,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if options.pause:
+            if options.pause and not Path(options.pause_until or "/nowhere").exists():
                 time.sleep(options.pause * max(rows, 1) / options.batch)
             log.end_batch(model, optimizer)
         schedule.step()

@@ -1,0 +1,161 @@
+"""One flat row of gradients, and the tail that travels with it.
+
+A gradient is copied into the row once, already weighted; after the reduction the parameter's
+`.grad` *is* its part of the row. Holds: a parameter's part has the parameter's own strides, so
+that optimizers see the layout they expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from edl.errors import UsageError
+
+__all__ = ["Bucket", "bucketed"]
+
+# Summed in float32: rounding twice helps nobody.
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+class Bucket:
+    """Consecutive parameters of one dtype and device."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        first = parameters[0]
+        self.parameters = parameters
+        self.missing = len(parameters)
+        self.total = sum(p.numel() for p in parameters)
+        dtype = _WIDER.get(first.dtype, first.dtype)
+        # Behind the gradients: one flag per parameter, and one for a voided step.
+        self.flat = torch.zeros(self.total + len(parameters) + 1, dtype=dtype, device=first.device)
+        self._narrow: torch.Tensor | None = None
+        # What a step's earlier micro-batches added up to, if it has any.
+        self._sum: torch.Tensor | None = None
+        self._summed: list[bool] = []
+        self._same_dtype = dtype == first.dtype
+        self.views = self._cut(self.flat)
+
+    def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        views, start = [], 0
+        for parameter in self.parameters:
+            views.append(flat.as_strided(parameter.shape, _strides(parameter), start))
+            start += parameter.numel()
+        return views
+
+    # -- micro-batches ---------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """A new step: nothing is added up yet."""
+        self._sum, self._summed = None, []
+
+    def add_up(self, fraction: float) -> None:
+        """Put a micro-batch's gradients aside and leave zeros behind."""
+        if self._sum is None:
+            self._sum = torch.zeros_like(self.flat)
+            self._summed = [False] * len(self.parameters)
+        for index, (parameter, view) in enumerate(
+            zip(self.parameters, self._cut(self._sum), strict=True)
+        ):
+            if parameter.grad is not None:
+                view.add_(parameter.grad, alpha=fraction)
+                parameter.grad.zero_()
+                self._summed[index] = True
+
+    def bring_back(self, fraction: float) -> None:
+        """The last micro-batch: its gradient and what was put aside become the step's."""
+        if self._sum is None:
+            return
+        views = self._cut(self._sum)
+        for parameter, view, had in zip(self.parameters, views, self._summed, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.mul_(fraction).add_(view)
+            elif had:
+                parameter.grad = view.to(parameter.dtype, copy=True)
+        self.forget()
+
+    # -- reducing --------------------------------------------------------------------------
+
+    def fill(self, weight: float, compression: torch.dtype | None) -> torch.Tensor:
+        """Weighted gradients into the row; returns what is to be reduced."""
+        flags = [0.0] * (len(self.parameters) + 1)
+        if weight == 0.0:
+            # Replaced, not multiplied: 0 * NaN is NaN.
+            self.flat.zero_()
+        else:
+            for index, (parameter, view) in enumerate(
+                zip(self.parameters, self.views, strict=True)
+            ):
+                gradient = parameter.grad
+                if gradient is None:
+                    view.zero_()
+                    continue
+                if gradient.layout != torch.strided:
+                    raise UsageError(
+                        "a sparse gradient: EDL reduces dense ones; make the embedding with "
+                        "sparse=False"
+                    )
+                torch.mul(gradient, weight, out=view)
+                flags[index] = 1.0
+            self.flat[self.total :] = torch.tensor(flags, dtype=self.flat.dtype)
+        return self._outgoing(compression)
+
+    def voided(self, compression: torch.dtype | None) -> torch.Tensor:
+        """A row that says only that this step does not count."""
+        self.flat.zero_()
+        self.flat[-1] = 1.0
+        return self._outgoing(compression)
+
+    def _outgoing(self, compression: torch.dtype | None) -> torch.Tensor:
+        self._narrow = None
+        if compression is None or self.flat.dtype != torch.float32:
+            return self.flat
+        self._narrow = self.flat.to(compression)
+        return self._narrow
+
+    def tail(self) -> list[float]:
+        """The flags after the reduction; the last one is the void flag."""
+        if self._narrow is not None:
+            self.flat.copy_(self._narrow)
+            self._narrow = None
+        flags: list[float] = self.flat[self.total :].tolist()
+        return flags
+
+    def spread(self, tail: list[float]) -> None:
+        """Every parameter that had a gradient anywhere gets the common one."""
+        for parameter, view, flag in zip(self.parameters, self.views, tail, strict=False):
+            if not flag:
+                continue
+            if self._same_dtype:
+                parameter.grad = view
+            elif parameter.grad is None:
+                parameter.grad = view.to(parameter.dtype)
+            else:
+                parameter.grad.copy_(view)
+
+
+def _strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """The parameter's strides if its memory has no holes, else those of a plain tensor."""
+    expected = 1
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return torch.empty(parameter.shape, device="meta").stride()
+        expected *= size
+    return parameter.stride()
+
+
+def bucketed(parameters: Iterable[torch.nn.Parameter], limit: int) -> Iterator[Bucket]:
+    """Runs of parameters of one dtype and device, each about as large as the limit."""
+    run: list[torch.nn.Parameter] = []
+    size = 0
+    for parameter in parameters:
+        amount = parameter.numel() * parameter.element_size()
+        alike = run and run[0].dtype == parameter.dtype and run[0].device == parameter.device
+        if run and (not alike or size + amount > limit):
+            yield Bucket(run)
+            run, size = [], 0
+        run.append(parameter)
+        size += amount
+    if run:
+        yield Bucket(run)
