@@ -64,9 +64,7 @@ def test_it_is_built_when_the_last_one_has_built() -> None:
 
 def test_leavers_confirm_too() -> None:
     adjustment = opened(leavers=(1,))
-    target = draw_next(
-        first(0, 1), number=2, joiners=(), leavers=names(1), token=1, request_id="r"
-    )
+    target = draw_next(first(0, 1), number=2, joiners=(), leavers=names(1), token=1, request_id="r")
     adjustment.build(target, now=101.0)
     assert adjustment.waiting == {w(0), w(1)}
     assert adjustment.touched() == {w(0), w(1)}

@@ -15,7 +15,7 @@ from edl.protocol.voice import Voice
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
 QUIET = Announce(generation=0, switch_step=0, token=3)
-ANNOUNCED = Announce(generation=2, switch_step=2, token=3)
+ANNOUNCED = Announce(generation=2, switch_step=0, token=3)
 
 
 def conductor() -> Conductor:

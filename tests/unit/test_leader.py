@@ -147,9 +147,7 @@ def test_a_second_scale_out_is_told_to_retry() -> None:
 def test_the_same_request_is_accepted_again_while_it_is_open() -> None:
     leader = founded()
     leader.on_message(20, OUT, 1.0)
-    assert leader.on_message(21, OUT, 2.0) == [
-        Send(peer=21, message=m.Accepted(request_id="out"))
-    ]
+    assert leader.on_message(21, OUT, 2.0) == [Send(peer=21, message=m.Accepted(request_id="out"))]
     effects = leader.conductor.undo("why", 3.0)
     answer = m.Undone(request_id="out", reason="why")
     assert sent(effects, m.Undone) == [(20, answer), (21, answer)]
@@ -339,9 +337,7 @@ def test_a_lost_handover_is_sent_again_to_the_successor_alone() -> None:
 def test_a_leader_that_has_handed_over_completes_nothing_any_more() -> None:
     leader = announced(LEADER_OUT)
     leader.on_switch_decided(2, 2, 3.0)
-    said = m.Switched(
-        generation=2, worker=w(1), step=2, transfer_s=0, transfer_bytes=0, stop_s=0
-    )
+    said = m.Switched(generation=2, worker=w(1), step=2, transfer_s=0, transfer_bytes=0, stop_s=0)
     assert leader.on_message(11, said, 4.0) == []
     (answer,) = answers(leader.on_message(21, STOPPED, 4.0))
     assert answer == m.Retry(request_id="stop", reason="the leader changes", after_s=0.2)

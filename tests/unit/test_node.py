@@ -44,9 +44,7 @@ VACANT = LeaderSeen(value=None, revision=0)
 
 
 def node(number: int, *, founders: int = 2, request_id: str = "") -> Node:
-    return Node(
-        me=member(number), request_id=request_id, founders=founders, settings=SETTINGS
-    )
+    return Node(me=member(number), request_id=request_id, founders=founders, settings=SETTINGS)
 
 
 def seen(number: int, revision: int) -> LeaderSeen:
@@ -103,9 +101,7 @@ def leading() -> Node:
 
 
 def without_leader() -> Generation:
-    return draw_next(
-        first(0, 1), number=2, joiners=(), leavers=names(0), token=1, request_id="r"
-    )
+    return draw_next(first(0, 1), number=2, joiners=(), leavers=names(0), token=1, request_id="r")
 
 
 def handover(revision: int = 1) -> m.Handover:
@@ -235,9 +231,7 @@ def test_a_group_that_fell_here_is_told_the_leader() -> None:
     machine = following()
     steps(machine, Heard(peer=-1, message=m.Prepare(generation=without_leader())))
     failed = m.GroupFailed(generation=2, worker=w(1), why="no port")
-    assert machine.step(GroupFell(number=2, why="no port"), 1.0) == [
-        Send(peer=-1, message=failed)
-    ]
+    assert machine.step(GroupFell(number=2, why="no port"), 1.0) == [Send(peer=-1, message=failed)]
 
 
 def test_a_follower_sends_requesters_away() -> None:
@@ -279,9 +273,7 @@ def test_a_handover_heard_twice_is_confirmed_twice() -> None:
     machine = heir()
     steps(machine, Heard(peer=-1, message=handover()), swapped(1, 7))
     taken = m.HandoverTaken(generation=2, worker=w(1))
-    assert machine.step(Heard(peer=5, message=handover()), 2.0) == [
-        Send(peer=5, message=taken)
-    ]
+    assert machine.step(Heard(peer=5, message=handover()), 2.0) == [Send(peer=5, message=taken)]
 
 
 def test_what_comes_before_the_office_is_heard_in_it() -> None:
@@ -303,9 +295,7 @@ def test_stayers_turn_to_the_successor_at_the_switch() -> None:
     machine = node(2, founders=3)
     steps(machine, seen(0, 1), PeerOpened(peer=-1), ContextReady(context_s=1.0))
     generation = first(0, 1, 2)
-    target = draw_next(
-        generation, number=2, joiners=(), leavers=names(0), token=1, request_id="r"
-    )
+    target = draw_next(generation, number=2, joiners=(), leavers=names(0), token=1, request_id="r")
     steps(machine, Heard(peer=-1, message=m.Prepare(generation=generation)))
     steps(machine, Heard(peer=-1, message=m.Founded(generation=1)))
     steps(machine, Heard(peer=-1, message=m.Prepare(generation=target)))

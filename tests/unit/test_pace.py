@@ -17,7 +17,10 @@ def paced(*durations: float, ahead: int = 0) -> Pace:
 
 def test_nothing_is_known_before_the_first_step() -> None:
     assert (Pace().step, Pace().step_s(), Pace().throughput()) == (0, 0.0, 0.0)
-    assert Pace().steps_for(0.5) == 1
+
+
+def test_before_the_first_step_a_switch_is_for_the_next_one() -> None:
+    assert Pace().switch_step(0.5) == 0
 
 
 def test_the_median_ignores_one_slow_step() -> None:
@@ -30,15 +33,15 @@ def test_the_median_ignores_one_slow_step() -> None:
 def test_a_switch_is_announced_an_allowance_ahead(
     step_s: float, allowance_s: float, steps: int
 ) -> None:
-    assert paced(step_s).steps_for(allowance_s) == steps
+    assert paced(step_s).switch_step(allowance_s) == 2 + steps
 
 
 def test_a_switch_is_announced_beyond_what_the_loaders_have_fetched() -> None:
-    assert paced(2.0, ahead=4).steps_for(0.5) == 4
+    assert paced(2.0, ahead=4).switch_step(0.5) == 6
 
 
 def test_tiny_steps_do_not_put_a_switch_off_for_ever() -> None:
-    assert paced(1e-6).steps_for(0.5) == 1000
+    assert paced(1e-6).switch_step(0.5) == 1002
 
 
 def test_throughput_is_samples_over_time() -> None:

@@ -35,9 +35,7 @@ def done(request_id: str) -> AdjustmentRecord:
     )
 
 
-def shrink(
-    *workers: WorkerId, count: int = 0, gpus: tuple[Gpu, ...] = ()
-) -> ScaleIn:
+def shrink(*workers: WorkerId, count: int = 0, gpus: tuple[Gpu, ...] = ()) -> ScaleIn:
     return ScaleIn(request_id="r", workers=workers, gpus=gpus, count=count)
 
 

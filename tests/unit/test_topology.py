@@ -40,9 +40,7 @@ def test_newcomers_come_last_and_enter_without_a_share() -> None:
 
 
 def test_the_first_stayer_leads_when_the_leader_leaves() -> None:
-    new = draw_next(
-        first(0, 1, 2), number=2, joiners=(), leavers=names(0), token=3, request_id="r"
-    )
+    new = draw_next(first(0, 1, 2), number=2, joiners=(), leavers=names(0), token=3, request_id="r")
     assert new.workers() == names(1, 2)
     assert new.leader == new.source == w(1)
 

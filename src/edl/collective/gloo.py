@@ -1,4 +1,4 @@
-"""The group port filled by torch.distributed: Gloo on CPU (and, for data on GPUs, NCCL).
+"""The group port filled by torch.distributed's Gloo, which also takes tensors on a GPU.
 
 A generation has up to three process groups: a small one for records, one for gradients, and one
 from the state's source to the newcomers. They are separate so that a tiny record never waits

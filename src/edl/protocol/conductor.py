@@ -122,8 +122,8 @@ class Conductor:
         if not self.current(int(json.loads(event.value or b"{}").get("number", 0))):
             # The late answer about a generation that was given up meanwhile.
             return []
-        ahead = self.pace.steps_for(self.settings.switch_allowance_s)
-        adjustment.announce(step=self.pace.step + 1 + ahead, now=now)
+        step = self.pace.switch_step(self.settings.switch_allowance_s)
+        adjustment.announce(step=step, now=now)
         told = self.voice.tell("adjust.announced", adjustment.request_id, at=adjustment.step)
         return [self.word(), *told]
 

@@ -52,13 +52,18 @@ class Pace:
         seconds = sum(duration for duration, _ in self._recent)
         return sum(samples for _, samples in self._recent) / seconds if seconds > 0 else 0.0
 
-    def steps_for(self, allowance_s: float) -> int:
-        """How many steps ahead to announce: T_a / T_b, and what the loaders have fetched."""
+    def switch_step(self, allowance_s: float) -> int:
+        """The step to switch at: T_a / T_b ahead, and at least what the loaders have fetched.
+
+        Before the first step nothing is fetched and nobody computes: the next one will do.
+        """
+        if not self._recent:
+            return self.step
         step_s = self.step_s()
         steps = math.ceil(allowance_s / step_s) if step_s > 0 else 1
         # A job of tiny steps must not wait for thousands of them: the allowance is an upper
         # bound on time, and the loaders' depth is what has to be covered.
-        return max(1, self.ahead, min(steps, 1000))
+        return self.step + 1 + max(1, self.ahead, min(steps, 1000))
 
     def status(
         self,

@@ -34,6 +34,12 @@ def elastic(
                 f"the model is wrapped in {type(module).__name__}: EDL averages gradients "
                 "itself; pass the bare model"
             )
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise UsageError(
+                "the model has SyncBatchNorm, whose process group EDL would have to change with "
+                "every generation; use BatchNorm (buffers are evened out at every switch and at "
+                "each loop's end) or GroupNorm"
+            )
     kind = type(optimizer)
     if getattr(kind, "edl_elastic", False):
         raise UsageError("this optimizer is elastic already; wrap it once")
