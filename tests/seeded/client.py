@@ -64,6 +64,7 @@ class Errand:
 
     def accepted(self) -> None:
         """Start the processes of the joiners, once."""
+        self.world.accepted()
         if self.started or not isinstance(self.message, m.ScaleOut):
             return
         self.started = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edl.config import Settings
 
@@ -61,6 +61,7 @@ class Plan:
     key_makers: int = 0  # 0: every member makes a key
     big: bool = False
     asks: list[Ask] = field(default_factory=list)
+    stop_after_accept_s: float = 0.0  # 0: nobody stops the job because something was accepted
     breaks: dict[int, int] = field(default_factory=dict)  # step -> who (modulo the size)
     quits: dict[int, int] = field(default_factory=dict)
     wishes: dict[int, int] = field(default_factory=dict)
@@ -124,15 +125,32 @@ def _partitions(rng: random.Random, samples: int) -> tuple[int, ...]:
     return tuple(lengths)
 
 
+def _hurry(rng: random.Random, plan: Plan) -> None:
+    """Steps as short as messages are slow, so that decisions cross each other on the way."""
+    plan.step_s = rng.choice((0.02, 0.05, 0.1, 0.2))
+    plan.delay_s = rng.choice((0.02, 0.05, 0.1))
+    plan.store_s = rng.choice((0.01, 0.1))
+    plan.lag_s = rng.choice((0.0005, 0.005))
+    plan.lag_spikes = rng.choice((0.0, 0.1, 0.2))
+    plan.context_s = 0.2
+    plan.epochs += rng.choice((0, 2, 4))
+    if rng.random() < 0.3:
+        plan.stop_after_accept_s = 0.1 + rng.random() * rng.choice((0.3, 1.0))
+    plan.settings = replace(plan.settings, switch_allowance_s=0.01)
+
+
 def draw_plan(seed: int) -> Plan:
     """The world of one seed."""
     rng = random.Random(f"plan/{seed}")
     plan = _job(rng, seed)
+    hurry = rng.random() < 0.4
+    if hurry:
+        _hurry(rng, plan)
     steps = max(1, -(-plan.samples // plan.batch) * plan.epochs)
     length = plan.context_s + steps * (plan.step_s + 4 * plan.delay_s)
     for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4, 6))):
         plan.asks.append(_ask(rng, length))
-    if rng.random() < 0.15:
+    if rng.random() < (0.3 if hurry else 0.15):
         when = plan.context_s + length * rng.random()
         plan.asks.append(_ask(rng, length, kind="stop", time=when))
     if rng.random() < 0.2:
@@ -153,12 +171,12 @@ def draw_plan(seed: int) -> Plan:
         plan.lapse_at_handover = rng.random() < 0.5
     elif trouble < 0.6:
         plan.snaps = rng.randint(1, 4)
-    if rng.random() < 0.2:
+    if not hurry and rng.random() < 0.2:
         plan.lag_spikes = 0.05
     if rng.random() < 0.2:
         plan.slow_messages = 0.05
-    if rng.random() < 0.1:
-        plan.slow_store = 0.1
+    if rng.random() < (0.2 if hurry else 0.1):
+        plan.slow_store = rng.choice((0.1, 0.3))
     if rng.random() < 0.1:
         plan.group_falls = 0.1
     return plan
@@ -176,7 +194,7 @@ def _ask(rng: random.Random, length: float, *, kind: str = "", time: float | Non
         kind=kind or rng.choice(kinds),
         count=count,
         twice=rng.random() < 0.15,
-        again=rng.random() < 0.2,
+        again=rng.random() < 0.4,
         fates=fates,
     )
 

@@ -48,6 +48,7 @@ class World:
         self._groups: dict[int, Collective] = {}
         self._numbers: dict[WorkerId, int] = {}
         self._pending = 0
+        self._stopping = False
 
     def run(self) -> History:
         plan = self.plan
@@ -83,6 +84,15 @@ class World:
     def start_joiner(self, worker: WorkerId, request_id: str, fate: str) -> None:
         if worker not in self.processes:
             self._start(worker, self.number_of(worker), request_id, fate)
+
+    def accepted(self) -> None:
+        """An adjustment has begun; some operators stop the job just then."""
+        delay = self.plan.stop_after_accept_s
+        if delay and not self._stopping:
+            self._stopping = True
+            self._pending += 1
+            stop = Ask(time=0.0, kind="stop", count=1, twice=False, again=False, fates=())
+            self.schedule.after(delay, self._open, len(self.plan.asks), stop)
 
     def reap(self, workers: tuple[WorkerId, ...]) -> None:
         """Only a process that never ran an agent has to be killed: it cannot be dismissed."""

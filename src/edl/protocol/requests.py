@@ -132,5 +132,7 @@ def choose_leavers(
             "keep at least one, or end the job with `edl stop`"
         )
     if left < settings.min_workers:
-        return (), f"{left} workers would be under --min {settings.min_workers}"
+        least = settings.min_workers
+        most = max(0, len(members) - least)
+        return (), f"{left} left of {len(members)} is under --min {least}; remove at most {most}"
     return leavers, ""

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from edl.errors import UsageError
 from edl.protocol.progress import StepPlan
-from edl.protocol.topology import part_of
 from edl.runtime.piece import Piece
 from edl.runtime.session import Session
 
@@ -76,9 +75,12 @@ def steps(
 def _pieces(plan: StepPlan, micro_batch: int | None) -> Iterator[tuple[Piece, int]]:
     """A share as even pieces of at most `micro_batch` rows, and where each begins."""
     count = max(1, -(-plan.count // micro_batch)) if micro_batch else 1
+    base, extra = divmod(plan.count, count)
+    start = 0
     for index in range(count):
-        start, rows = part_of(plan.count, count, index)
+        rows = base + (1 if index < extra else 0)
         yield Piece(index, count, rows, rows / plan.count if plan.count else 1.0), start
+        start += rows
 
 
 def _by_break(frame: FrameType | None) -> bool:

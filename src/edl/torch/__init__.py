@@ -18,7 +18,9 @@ The same script runs alone with `python train.py`, or on any number of workers w
 from __future__ import annotations
 
 import atexit
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -262,4 +264,10 @@ def _at_exit() -> None:
         # The script ended with an uncaught exception: it takes part in nothing any more.
         _plugin.session.abandon()
         return
-    _plugin.session.shutdown()
+    try:
+        _plugin.session.shutdown()
+    except BaseException:
+        # Python would print this and still end with status 0.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

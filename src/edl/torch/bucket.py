@@ -31,9 +31,6 @@ class Bucket:
         # Behind the gradients: one flag per parameter, and one for a voided step.
         self.flat = torch.zeros(self.total + len(parameters) + 1, dtype=dtype, device=first.device)
         self._narrow: torch.Tensor | None = None
-        # What a step's earlier micro-batches added up to, if it has any.
-        self._sum: torch.Tensor | None = None
-        self._summed: list[bool] = []
         self._same_dtype = dtype == first.dtype
         self.views = self._cut(self.flat)
 
@@ -43,39 +40,6 @@ class Bucket:
             views.append(flat.as_strided(parameter.shape, _strides(parameter), start))
             start += parameter.numel()
         return views
-
-    # -- micro-batches ---------------------------------------------------------------------
-
-    def forget(self) -> None:
-        """A new step: nothing is added up yet."""
-        self._sum, self._summed = None, []
-
-    def add_up(self, fraction: float) -> None:
-        """Put a micro-batch's gradients aside and leave zeros behind."""
-        if self._sum is None:
-            self._sum = torch.zeros_like(self.flat)
-            self._summed = [False] * len(self.parameters)
-        for index, (parameter, view) in enumerate(
-            zip(self.parameters, self._cut(self._sum), strict=True)
-        ):
-            if parameter.grad is not None:
-                view.add_(parameter.grad, alpha=fraction)
-                parameter.grad.zero_()
-                self._summed[index] = True
-
-    def bring_back(self, fraction: float) -> None:
-        """The last micro-batch: its gradient and what was put aside become the step's."""
-        if self._sum is None:
-            return
-        views = self._cut(self._sum)
-        for parameter, view, had in zip(self.parameters, views, self._summed, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.mul_(fraction).add_(view)
-            elif had:
-                parameter.grad = view.to(parameter.dtype, copy=True)
-        self.forget()
-
-    # -- reducing --------------------------------------------------------------------------
 
     def fill(self, weight: float, compression: torch.dtype | None) -> torch.Tensor:
         """Weighted gradients into the row; returns what is to be reduced."""
@@ -126,8 +90,9 @@ class Bucket:
         """Every parameter that had a gradient anywhere gets the common one."""
         for parameter, view, flag in zip(self.parameters, self.views, tail, strict=False):
             if not flag:
-                continue
-            if self._same_dtype:
+                # Nobody's share used it: also not a worker that ran on a stand-in batch.
+                parameter.grad = None
+            elif self._same_dtype:
                 parameter.grad = view
             elif parameter.grad is None:
                 parameter.grad = view.to(parameter.dtype)

@@ -45,24 +45,40 @@ def elastic(
         raise UsageError("this optimizer is elastic already; wrap it once")
     inner_step: Callable[..., Any] = optimizer.step
     inner_add: Callable[..., Any] = optimizer.add_param_group
+    inner_zero: Callable[..., Any] = optimizer.zero_grad
+    accumulator = plugin.reducer.accumulator
+    owned = [p for group in optimizer.param_groups for p in group["params"]]
+    accumulator.own(owned)
 
     def step(self: Any, closure: Callable[[], Any] | None = None, **more: Any) -> Any:
         if closure is not None:
             closure = _same_everywhere(closure, plugin)
         if not plugin.session.before_update():
+            accumulator.close(owned)
             return None
+        accumulator.close(owned)
         return inner_step(closure, **more) if closure is not None else inner_step(**more)
+
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        accumulator.open(owned)
+        inner_zero(set_to_none=set_to_none)
 
     def add_param_group(self: Any, param_group: dict[str, Any]) -> None:
         inner_add(param_group)
+        owned.extend(param_group["params"])
         plugin.reducer.watch(param_group["params"])
 
     # `hooked` tells torch that step is wrapped for profiling and step hooks already.
     step.hooked = True  # type: ignore[attr-defined]
-    attributes = {"step": step, "add_param_group": add_param_group, "edl_elastic": True}
+    attributes = {
+        "step": step,
+        "zero_grad": zero_grad,
+        "add_param_group": add_param_group,
+        "edl_elastic": True,
+    }
     optimizer.__dict__.pop("step", None)
     optimizer.__class__ = type(f"Elastic{kind.__name__}", (kind,), attributes)
-    plugin.reducer.watch(p for group in optimizer.param_groups for p in group["params"])
+    plugin.reducer.watch(owned)
     plugin.state.optimizers.append(optimizer)
     if not any(model is known for known in plugin.state.models):
         plugin.state.models.append(model)

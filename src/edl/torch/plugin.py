@@ -34,6 +34,7 @@ class Plugin:
     def __init__(self, identity: Identity | None) -> None:
         self.state = State()
         self._held: list[dict[str, Any]] = []
+        self._rates: list[dict[str, Any]] = []
         self.session = Session(self, identity)
         self.reducer = Reducer(self.session)
         use_gpu = identity is not None and torch.cuda.is_available()
@@ -67,10 +68,18 @@ class Plugin:
 
     def hold(self) -> None:
         self._held = [copy.deepcopy(holder.state_dict()) for holder in self.state.registered]
+        # Schedules write into the optimizer's groups, so these are held too.
+        self._rates = [copy.deepcopy(_options(group)) for group in self._groups()]
 
     def put_back(self) -> None:
+        self.reducer.accumulator.open_all()
         for holder, held in zip(self.state.registered, self._held, strict=True):
             holder.load_state_dict(copy.deepcopy(held))
+        for group, rates in zip(self._groups(), self._rates, strict=True):
+            group.update(copy.deepcopy(rates))
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [g for optimizer in self.state.optimizers for g in optimizer.param_groups]
 
     def void_step(self, group: Group) -> None:
         self.reducer.void_step(group)
@@ -91,3 +100,7 @@ class Plugin:
         if op != "mean":
             return result
         return result / group.size if result.is_floating_point() else result // group.size
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}

@@ -20,6 +20,7 @@ from edl.errors import UsageError
 from edl.runtime.framework import Group, Pending
 from edl.runtime.session import Session
 from edl.torch.bucket import Bucket, bucketed
+from edl.torch.micro import Accumulator
 
 __all__ = ["Reducer"]
 
@@ -35,6 +36,8 @@ class Reducer:
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._buckets: list[Bucket] | None = None
         self._place: dict[int, Bucket] = {}
+        self.accumulator = Accumulator()
+        self._fired: list[torch.nn.Parameter] = []  # in this backward, if it is one of several
         self._queued = False
         self._next = 0  # the bucket that is launched next in this backward
         self._weight: float | None = None  # of this backward; None: nothing is launched yet
@@ -51,8 +54,7 @@ class Reducer:
 
     def begin_step(self) -> None:
         self.reduced = False
-        for bucket in self._buckets or ():
-            bucket.forget()
+        self.accumulator.begin_step()
 
     # -- inside backward -------------------------------------------------------------------
 
@@ -61,7 +63,10 @@ class Reducer:
             return
         if not self._queued:
             self._begin_backward()
-        if self._solo() or self.session.piece.pieces > 1:
+        if self.session.piece.pieces > 1:
+            self._fired.append(self._parameters[id(parameter)])
+            return
+        if self._solo():
             return
         bucket = self._place[id(parameter)]
         bucket.missing -= 1
@@ -103,12 +108,12 @@ class Reducer:
         self._queued = False
         piece = self.session.piece
         if piece.pieces > 1:
+            fired, self._fired = self._fired, []
             with torch.no_grad():
-                for bucket in self._all():
-                    if piece.last:
-                        bucket.bring_back(piece.fraction)
-                    else:
-                        bucket.add_up(piece.fraction)
+                if piece.last:
+                    self.accumulator.give(fired, piece.fraction)
+                else:
+                    self.accumulator.take(fired, piece.fraction)
         if piece.last:
             self.session.computed()
             self.finish()

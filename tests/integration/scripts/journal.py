@@ -20,7 +20,8 @@ import edl.torch as edl
 def digest(tensors: list[torch.Tensor]) -> str:
     sha = hashlib.sha256()
     for tensor in tensors:
-        sha.update(tensor.detach().contiguous().numpy().tobytes())
+        flat = tensor.detach().contiguous().reshape(-1)
+        sha.update(flat.view(torch.uint8).numpy().tobytes())
     return sha.hexdigest()[:16]
 
 

@@ -1,0 +1,93 @@
+"""Real training code behaves under EDL as alone, and newcomers become exact replicas."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edl.client import Job
+from tests.integration.conftest import SCRIPTS, Start
+from tests.integration.test_requests import await_event
+
+
+def recipes_module() -> Any:
+    spec = importlib.util.spec_from_file_location("recipes", SCRIPTS / "recipes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_job(start: Start, log: Path, tmp_path: Path, names: list[str], *more: str) -> Job:
+    """2 workers and a third before the first step, a fourth later, then 3 to the end."""
+    go, fast = tmp_path / "go", tmp_path / "fast"
+    arguments = (
+        "--log",
+        str(log),
+        "--recipes",
+        ",".join(names),
+        "--go",
+        str(go),
+        "--fast",
+        str(fast),
+    )
+    job = start("recipes.py", *arguments, *more, workers=2)
+    await_event(job, "job.started")
+    assert job.scale_out(1, wait=False, request_id="early") is None
+    await_event(job, "adjust.announced")
+    go.touch()
+    assert job.scale_out(1, request_id="early") is not None
+    assert job.scale_out(1) is not None
+    fast.touch()
+    result = job.wait(200)
+    assert result.state == "finished", result.first_failure
+    return job
+
+
+def check(log: Path, names: list[str], *, module: Any) -> None:
+    torch.manual_seed(0)
+    alone = module.train(
+        module.Alone(), names, micro_batch=None, before=lambda: None, after=lambda recipes: None
+    )
+    sizes: set[int] = set()
+    seen: dict[tuple[int, str], set[str]] = defaultdict(set)
+    for path in log.glob("*.jsonl"):
+        for line in map(json.loads, path.read_text().splitlines()):
+            sizes.add(line["size"])
+            for name, digest in line["seen"].items():
+                seen[line["step"], name].add(digest)
+    assert {3, 4} <= sizes
+    differing = sorted(key for key, digests in seen.items() if len(digests) > 1)
+    assert not differing, f"replicas differ at (step, recipe) {differing[:5]}"
+    results = [json.loads(path.read_text()) for path in log.glob("*.result")]
+    assert len(results) == 4
+    for name in names:
+        expected = alone[name].result()
+        assert all(result[name] == results[0][name] for result in results)
+        for mine, theirs in zip(results[0][name], expected, strict=True):
+            found = torch.tensor(mine, dtype=theirs.dtype)
+            tolerance = alone[name].tolerance
+            assert torch.allclose(found, theirs, rtol=tolerance, atol=tolerance), name
+
+
+def test_real_training_code_is_what_it_is_alone(start: Start, log: Path, tmp_path: Path) -> None:
+    module = recipes_module()
+    names = list(module.RECIPES)
+    run_job(start, log, tmp_path, names)
+    check(log, names, module=module)
+    unused = json.loads(next(log.glob("*.result")).read_text())["Unused"]
+    assert len(unused) == 8
+
+
+def test_micro_batches_equal_whole_ones(start: Start, log: Path, tmp_path: Path) -> None:
+    module = recipes_module()
+    # Not TwoOptimizers: its second loss sees the first update, which comes with the last piece.
+    names = ["Recipe", "Clip", "Scaler", "Unused", "Average", "Groups"]
+    run_job(start, log, tmp_path, names, "--micro-batch", "2")
+    check(log, names, module=module)
