@@ -162,6 +162,11 @@ def one_leader(history: History) -> list[str]:
     return faults[:5]
 
 
+def recorded_first(history: History) -> list[str]:
+    """A generation is announced only once it is in the store."""
+    return history.unrecorded[:3]
+
+
 def one_answer(history: History) -> list[str]:
     """Nobody gets two different final answers under one request id."""
     faults = []
@@ -263,6 +268,7 @@ CHECKERS: dict[str, Checker] = {
     "same_replicas": same_replicas,
     "same_switch": same_switch,
     "one_leader": one_leader,
+    "recorded_first": recorded_first,
     "one_answer": one_answer,
     "undone_is_harmless": undone_is_harmless,
 }

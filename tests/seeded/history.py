@@ -83,6 +83,7 @@ class History:
     moves: list[Moved] = field(default_factory=list)
     rounds: list[Gathered] = field(default_factory=list)
     announcements: list[tuple[WorkerId, Announce]] = field(default_factory=list)
+    unrecorded: list[str] = field(default_factory=list)
     leaders: list[tuple[WorkerId, int]] = field(default_factory=list)
     answers: dict[str, list[Answered]] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)

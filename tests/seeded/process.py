@@ -167,6 +167,7 @@ class Process:
             case fx.Announce():
                 self.word = effect
                 self.history.announcements.append((self.me, effect))
+                self.world.compare_with_store(self.me, effect.generation)
             case fx.Begin(generation=generation):
                 self.generation = generation
                 self.begun.let_through()

@@ -17,9 +17,11 @@ from edl.protocol.record import StepRecord
 from edl.protocol.requests import Final, Requests
 from edl.protocol.voice import Voice
 from edl.protocol.worker import Worker
+from edl.store.base import Swap, Versioned
 from tests.seeded.checkers import CHECKERS, ENDINGS, check
 from tests.seeded.collective import Exchange
 from tests.seeded.plan import Ask, Plan
+from tests.seeded.shelf import Shelf
 from tests.seeded.trainer import Trainer
 from tests.seeded.world import run
 
@@ -106,6 +108,20 @@ def test_a_second_announcer_is_caught(monkeypatch: Patch) -> None:
     assert failing(calm(ask(1.0, "out", "lives"))) == {"one_leader"}
 
 
+def test_an_announcement_that_is_not_in_the_store_is_caught(monkeypatch: Patch) -> None:
+    right = Shelf.swap
+
+    def wrong(self: Shelf, key: str, **what: Any) -> None:
+        if key != "generation":
+            right(self, key, **what)
+            return
+        pretended = Swap(True, Versioned(what["value"], 99))
+        self.schedule.after(self.delay(), what["answer"], pretended)
+
+    monkeypatch.setattr(Shelf, "swap", wrong)
+    assert failing(calm(ask(1.0, "out", "lives"))) == {"recorded_first"}
+
+
 def test_a_forgotten_answer_is_caught(monkeypatch: Patch) -> None:
     def wrong(self: Requests, request_id: str) -> Final | None:
         return None
@@ -187,8 +203,8 @@ def test_a_joiner_that_fails_for_no_fault_of_its_own_is_caught(monkeypatch: Patc
 def test_every_checker_is_shown_to_catch_something() -> None:
     shown = {
         "no_crash", "once_per_epoch", "same_batch", "same_replicas", "same_switch", "one_leader",
-        "one_answer", "undone_is_harmless", "everything_ends", "every_request_is_answered",
-        "right_exits",
+        "recorded_first", "one_answer", "undone_is_harmless", "everything_ends",
+        "every_request_is_answered", "right_exits",
     }  # fmt: skip
     assert shown == {*CHECKERS, *ENDINGS}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 
 from edl.protocol import effects as fx
 from edl.protocol import events as ev
-from edl.protocol.leader import STATE_KEY
+from edl.protocol.leader import GENERATION_KEY, STATE_KEY
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 from tests.seeded.client import Client, Errand
@@ -93,6 +94,15 @@ class World:
             self._pending += 1
             stop = Ask(time=0.0, kind="stop", count=1, twice=False, again=False, fates=())
             self.schedule.after(delay, self._open, len(self.plan.asks), stop)
+
+    def compare_with_store(self, worker: WorkerId, announced: int) -> None:
+        """A generation exists once it is in the store; it must be, before it is announced."""
+        if announced > 0:
+            stored = json.loads(self.shelf.get(GENERATION_KEY).value or b"{}").get("number", 0)
+            if stored != announced:
+                self.history.unrecorded.append(
+                    f"{worker} announced generation {announced}, the store has {stored}"
+                )
 
     def reap(self, workers: tuple[WorkerId, ...]) -> None:
         """Only a process that never ran an agent has to be killed: it cannot be dismissed."""

@@ -1,0 +1,174 @@
+"""Does a step with EDL take as long as with DistributedDataParallel (Gloo), without any scaling?
+
+    python bench/static_throughput.py [--workers 2] [--model mlp|resnet] [--blocks 40] [--wait S]
+
+Both run interleaved in the same processes, block by block, on the same model and batch; the ratio
+of each pair of blocks is one sample. With --wait the compute is mostly a timed wait proportional
+to a worker's rows, which stands for an accelerator: for more workers than cores. With one worker
+EDL is compared with the plain loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--model", choices=["mlp", "resnet"], default="mlp")
+    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=4, help="in a block")
+    parser.add_argument("--batch", type=int, default=64, help="a worker's")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds a worker's batch takes")
+    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def mlp() -> object:
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 4096), nn.ReLU(),
+        nn.Linear(4096, 700), nn.ReLU(), nn.Linear(700, 10),
+    )  # fmt: skip
+
+
+def resnet18() -> object:
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, come: int, go: int, stride: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.Conv2d(come, go, 3, stride, 1, bias=False), nn.BatchNorm2d(go), nn.ReLU(),
+                nn.Conv2d(go, go, 3, 1, 1, bias=False), nn.BatchNorm2d(go),
+            )  # fmt: skip
+            self.skip = nn.Sequential()
+            if stride != 1 or come != go:
+                self.skip = nn.Sequential(
+                    nn.Conv2d(come, go, 1, stride, bias=False), nn.BatchNorm2d(go)
+                )
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return nn.functional.relu(self.body(x) + self.skip(x))
+
+    layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+    come = 64
+    for go, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Block(come, go, stride), Block(go, go, 1)]
+        come = go
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def inside(options: argparse.Namespace) -> None:
+    """One worker: blocks of EDL and of the other, in an order all workers share."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import edl.torch as edl
+
+    edl.init()
+    torch.manual_seed(0)
+    make = mlp if options.model == "mlp" else resnet18
+    rows = options.batch
+    x, y = torch.randn(rows, 3, 32, 32), torch.randint(0, 10, (rows,))
+    mine, theirs = make(), make()
+    optimizer = edl.Optimizer(torch.optim.SGD(mine.parameters(), lr=1e-3, momentum=0.9), model=mine)
+    steps = options.blocks * options.steps + 8
+    data = torch.utils.data.TensorDataset(torch.arange(rows * options.workers * steps))
+    loader = edl.DataLoader(data, batch_size=rows * options.workers, shuffle=False)
+    batches: Iterator[object] = iter(loader)
+    next(batches)
+    other: object = theirs
+    if options.workers > 1:
+        store = dist.FileStore(options.inside, options.workers)
+        dist.init_process_group("gloo", store=store, rank=edl.rank(), world_size=edl.size())
+        other = DistributedDataParallel(theirs, gradient_as_bucket_view=True)
+    plain = torch.optim.SGD(theirs.parameters(), lr=1e-3, momentum=0.9)
+
+    def step(model: object, opt: object) -> None:
+        loss = torch.nn.functional.cross_entropy(model(x), y)  # type: ignore[operator]
+        if options.wait:
+            time.sleep(options.wait)
+        opt.zero_grad()  # type: ignore[attr-defined]
+        loss.backward()
+        opt.step()  # type: ignore[attr-defined]
+
+    def edl_step() -> None:
+        step(mine, optimizer)
+        edl.notify_batch_end()
+        next(batches)
+
+    def timed(once: Callable[[], None]) -> float:
+        began = time.perf_counter()
+        for _ in range(options.steps):
+            once()
+        return time.perf_counter() - began
+
+    order = random.Random(1)
+    for _ in range(3):
+        edl_step()
+        step(other, plain)
+    ratios, ours, rival = [], [], []
+    for _ in range(options.blocks):
+        first = order.random() < 0.5
+        a = timed(edl_step) if first else 0.0
+        b = timed(lambda: step(other, plain))
+        a = a if first else timed(edl_step)
+        ratios.append(b / a)
+        ours.append(a / options.steps)
+        rival.append(b / options.steps)
+    if edl.rank() == 0:
+        tell(options, ratios, ours, rival)
+    os._exit(0)
+
+
+def tell(
+    options: argparse.Namespace, ratios: list[float], ours: list[float], rival: list[float]
+) -> None:
+    middle = statistics.median(ratios)
+    draws = random.Random(0)
+    medians = sorted(statistics.median(draws.choices(ratios, k=len(ratios))) for _ in range(2000))
+    low, high = medians[50], medians[1949]
+    name = "DDP" if options.workers > 1 else "plain loop"
+    print(
+        f"{options.model}, {options.workers} workers, wait {options.wait:g} s: EDL "
+        f"{statistics.median(ours) * 1e3:.1f} ms, {name} {statistics.median(rival) * 1e3:.1f} ms "
+        f"a step; throughput ratio median {middle:.3f}, 95 % interval {low:.3f} to {high:.3f} "
+        f"({len(ratios)} paired blocks)",
+        flush=True,
+    )
+
+
+def main() -> int:
+    options = parse()
+    if options.inside:
+        inside(options)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(sys.executable, "-m", "edl.cli.main", "run", "-n", str(options.workers)),
+            *(str(Path(__file__)), *sys.argv[1:], "--inside", f"{folder}/store"),
+        ]
+        environment = {**os.environ, "EDL_HOME": f"{folder}/home"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        lines = [line for line in done.stdout.splitlines() if "throughput ratio" in line]
+        print("\n".join(lines) or done.stdout + done.stderr)
+        return 0 if lines else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
