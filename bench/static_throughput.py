@@ -118,22 +118,32 @@ def inside(options: argparse.Namespace) -> None:
             once()
         return time.perf_counter() - began
 
-    order = random.Random(1)
     for _ in range(3):
         edl_step()
         step(other, plain)
-    ratios, ours, rival = [], [], []
-    for _ in range(options.blocks):
-        first = order.random() < 0.5
-        a = timed(edl_step) if first else 0.0
-        b = timed(lambda: step(other, plain))
-        a = a if first else timed(edl_step)
-        ratios.append(b / a)
-        ours.append(a / options.steps)
-        rival.append(b / options.steps)
+    ratios, ours, rival = compare(
+        options, lambda: timed(edl_step), lambda: timed(lambda: step(other, plain))
+    )
     if edl.rank() == 0:
         tell(options, ratios, ours, rival)
     os._exit(0)
+
+
+def compare(
+    options: argparse.Namespace, mine: Callable[[], float], theirs: Callable[[], float]
+) -> tuple[list[float], list[float], list[float]]:
+    """Pairs of blocks, in an order that all workers share."""
+    order = random.Random(1)
+    ratios, ours, rival = [], [], []
+    for _ in range(options.blocks):
+        first = order.random() < 0.5
+        a = mine() if first else 0.0
+        b = theirs()
+        a = a if first else mine()
+        ratios.append(b / a)
+        ours.append(a / options.steps)
+        rival.append(b / options.steps)
+    return ratios, ours, rival
 
 
 def tell(

@@ -57,6 +57,7 @@ class Settings:
                     f"EDL_{field.name.upper()}={text!r} is not {kind.__name__}; unset it or "
                     f"give a number such as {getattr(Settings(), field.name)}"
                 ) from None
-            if values[field.name] < 0:
-                raise UsageError(f"EDL_{field.name.upper()}={text!r} is negative")
+            # Also refuses "nan", which is neither.
+            if not values[field.name] >= 0:
+                raise UsageError(f"EDL_{field.name.upper()}={text!r} is not 0 or more")
         return Settings(**values)  # type: ignore[arg-type]

@@ -127,9 +127,7 @@ def same_switch(history: History) -> list[str]:
         target, step = next(iter(moved.values()))
         if target == STOP:
             continue
-        first = {
-            commit.step for commit in history.commits if commit.generation == target
-        } or {step}
+        first = {commit.step for commit in history.commits if commit.generation == target} or {step}
         if min(first) != step:
             faults.append(f"generation {target} began at {min(first)}, the switch was at {step}")
         faults += [
@@ -153,9 +151,7 @@ def one_leader(history: History) -> list[str]:
             faults.append(f"token {token} was used by {sorted(workers)}")
     for gathered in history.rounds:
         members = gathered.generation.workers()
-        speaking = [
-            w for w, r in zip(members, gathered.records, strict=True) if r.next_generation
-        ]
+        speaking = [w for w, r in zip(members, gathered.records, strict=True) if r.next_generation]
         if any(worker != gathered.generation.leader for worker in speaking):
             number, leader = gathered.generation.number, gathered.generation.leader
             faults.append(f"{speaking} announced in generation {number}, whose leader is {leader}")

@@ -48,9 +48,7 @@ class Connection:
 class Network:
     """All connections of one world."""
 
-    def __init__(
-        self, schedule: Schedule, rng: random.Random, delay: Callable[[], float]
-    ) -> None:
+    def __init__(self, schedule: Schedule, rng: random.Random, delay: Callable[[], float]) -> None:
         self.schedule = schedule
         self.rng = rng
         self.delay = delay
@@ -141,9 +139,7 @@ class Network:
             elif not connection.lost:
                 self._shut(connection, side)
                 connection.lost = True
-                self.schedule.after(
-                    self.delay(), self._tell_closed, connection, 1 - side, "reset"
-                )
+                self.schedule.after(self.delay(), self._tell_closed, connection, 1 - side, "reset")
 
     def open_connections(self) -> list[Connection]:
         """Those that can be lost; the closed ones are forgotten here."""

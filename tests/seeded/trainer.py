@@ -48,9 +48,7 @@ def gradient(indexes: tuple[int, ...]) -> int:
     return sum((index + 1) * (index + 17) for index in indexes)
 
 
-def indexes_of(
-    ledger: MapLedger | ShardLedger, part: Slice | ShardPart | None
-) -> tuple[int, ...]:
+def indexes_of(ledger: MapLedger | ShardLedger, part: Slice | ShardPart | None) -> tuple[int, ...]:
     """The samples of a part: the dataset's indexes, counted through all partitions."""
     if isinstance(part, Slice) and isinstance(ledger, MapLedger):
         return tuple(ledger.indexes(part))
@@ -278,9 +276,7 @@ class Trainer:
         if entering:
             number = progress.generation.number
             host.post(
-                Entered(
-                    generation=number, step=step, transfer_s=0.0, transfer_bytes=0, stop_s=0.0
-                )
+                Entered(generation=number, step=step, transfer_s=0.0, transfer_bytes=0, stop_s=0.0)
             )
 
     # -- boundaries ------------------------------------------------------------------------
@@ -320,9 +316,7 @@ class Trainer:
 
     # -- rounds ----------------------------------------------------------------------------
 
-    def _round(
-        self, kind: Kind, detail: int = 0
-    ) -> Generator[Wait, None, tuple[StepRecord, ...]]:
+    def _round(self, kind: Kind, detail: int = 0) -> Generator[Wait, None, tuple[StepRecord, ...]]:
         launched = self._launch(kind, None, detail)
         yield launched
         return self._records(launched)

@@ -35,6 +35,7 @@ def test_a_broken_count_is_refused() -> None:
         Settings.from_environment({"EDL_MIN_WORKERS": "1.5"})
 
 
-def test_a_negative_time_is_refused() -> None:
-    with pytest.raises(UsageError, match="negative"):
-        Settings.from_environment({"EDL_LEASE_S": "-1"})
+@pytest.mark.parametrize("text", ["-1", "nan"])
+def test_a_time_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not 0 or more"):
+        Settings.from_environment({"EDL_LEASE_S": text})

@@ -8,7 +8,7 @@ import pytest
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Announce, Effect, MayGo, Publish, Send, StoreSwap
+from edl.protocol.effects import Announce, Dismiss, Effect, MayGo, Publish, Send, StoreSwap
 from edl.protocol.events import Swapped
 from edl.protocol.leader import Leader
 from edl.protocol.record import STOP
@@ -125,6 +125,13 @@ def test_a_job_that_another_leader_founded_is_not_begun() -> None:
 
 
 # -- requests --------------------------------------------------------------------------------
+
+
+def test_a_first_group_that_cannot_be_built_ends_the_start() -> None:
+    leader = starting()
+    failed = m.GroupFailed(generation=1, worker=w(1), why="no answer")
+    why = "w1 could not build the group: no answer"
+    assert leader.on_message(11, failed, 1.0) == [Dismiss(why=why, failed=True)]
 
 
 def test_a_request_to_a_starting_job_is_told_to_retry() -> None:

@@ -11,7 +11,7 @@ from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.adjustment import Phase
 from edl.protocol.conductor import GENERATION_KEY, Conductor
-from edl.protocol.effects import Effect, MayGo, Send, StoreSwap
+from edl.protocol.effects import Dismiss, Effect, MayGo, Send, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.founding import Founding
 from edl.protocol.handover import open_switch, reopened
@@ -59,8 +59,12 @@ class Leader:
             case m.GroupBuilt():
                 return self.on_group_built(message, now)
             case m.GroupFailed(generation=number, worker=worker, why=why):
+                told = f"{worker} could not build the group: {why}"
                 if self.conductor.current(number):
-                    return self.conductor.undo(f"{worker} could not build the group: {why}", now)
+                    return self.conductor.undo(told, now)
+                if not self._founded():
+                    # There is no job yet to go back to: whoever started it must hear of it.
+                    return [Dismiss(why=told, failed=True)]
             case m.Switched() if not self._leaves():
                 return self.conductor.on_switched(message, now)
             case m.Leaving(worker=worker):

@@ -24,25 +24,8 @@ def elastic(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module, plugin: Plugin
 ) -> torch.optim.Optimizer:
     """Make this optimizer average gradients over the workers before it steps."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UsageError(f"edl.Optimizer wraps a torch optimizer, not a {type(optimizer).__name__}")
-    if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"model= must be a torch.nn.Module, not a {type(model).__name__}")
-    for module in model.modules():
-        if type(module).__name__ in _FOREIGN:
-            raise UsageError(
-                f"the model is wrapped in {type(module).__name__}: EDL averages gradients "
-                "itself; pass the bare model"
-            )
-        if isinstance(module, torch.nn.SyncBatchNorm):
-            raise UsageError(
-                "the model has SyncBatchNorm, whose process group EDL would have to change with "
-                "every generation; use BatchNorm (buffers are evened out at every switch and at "
-                "each loop's end) or GroupNorm"
-            )
+    _check(optimizer, model)
     kind = type(optimizer)
-    if getattr(kind, "edl_elastic", False):
-        raise UsageError("this optimizer is elastic already; wrap it once")
     inner_step: Callable[..., Any] = optimizer.step
     inner_add: Callable[..., Any] = optimizer.add_param_group
     inner_zero: Callable[..., Any] = optimizer.zero_grad
@@ -83,6 +66,28 @@ def elastic(
     if not any(model is known for known in plugin.state.models):
         plugin.state.models.append(model)
     return optimizer
+
+
+def _check(optimizer: object, model: object) -> None:
+    """Refuse what cannot work, before anything is changed."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise UsageError(f"edl.Optimizer wraps a torch optimizer, not a {type(optimizer).__name__}")
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"model= must be a torch.nn.Module, not a {type(model).__name__}")
+    for module in model.modules():
+        if type(module).__name__ in _FOREIGN:
+            raise UsageError(
+                f"the model is wrapped in {type(module).__name__}: EDL averages gradients "
+                "itself; pass the bare model"
+            )
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            raise UsageError(
+                "the model has SyncBatchNorm, whose process group EDL would have to change with "
+                "every generation; use BatchNorm (buffers are evened out at every switch and at "
+                "each loop's end) or GroupNorm"
+            )
+    if getattr(type(optimizer), "edl_elastic", False):
+        raise UsageError("this optimizer is elastic already; wrap it once")
 
 
 def _same_everywhere(closure: Callable[[], Any], plugin: Plugin) -> Callable[[], Any]:

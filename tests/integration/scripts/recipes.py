@@ -275,7 +275,9 @@ class Alone:
     def notify_batch_end(self) -> None:
         self.steps += 1
 
-    def DataLoader(self, data: Any, *, batch_size: int, seed: int, micro_batch: Any) -> Any:  # noqa: N802
+    def DataLoader(  # noqa: N802
+        self, data: Any, *, batch_size: int, seed: int, micro_batch: Any
+    ) -> Any:
         from edl.protocol.permutation import Permutation
 
         alone = self
