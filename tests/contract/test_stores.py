@@ -231,7 +231,9 @@ def test_a_revoked_lease_takes_its_keys_at_once(kind: Kind) -> None:
 
 
 def test_to_revoke_an_unknown_lease_is_harmless(store: Store) -> None:
+    put(store, "a", b"1")
     store.keep_alive("nobody", 0)
+    assert store.get("a").value == b"1"
 
 
 def test_a_key_written_without_the_lease_outlives_it(store: Store) -> None:
@@ -323,6 +325,7 @@ def test_a_notification_that_fails_does_not_harm_the_next(store: Store) -> None:
     seen.wait_last(b"x")
     put(store, "a", b"y")
     seen.wait_last(b"y")
+    assert store.get("a").value == b"y"
 
 
 def test_a_closed_store_says_so(store: Store) -> None:

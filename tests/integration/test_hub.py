@@ -310,7 +310,8 @@ def test_a_hub_may_be_stopped_from_its_own_thread_and_before_its_start() -> None
     unborn = Owner()
     address = unborn.hub.listen(HOST)
     unborn.hub.stop()
-    socket.create_server((address.host, address.port)).close()
+    with socket.create_server((address.host, address.port)) as again:
+        assert again.getsockname()[1] == address.port
 
 
 def test_a_refused_connect_is_told_by_on_closed(owners: Make) -> None:
