@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -24,6 +26,27 @@ class Footprint:
         self.sockets = len(process.net_connections(kind="tcp"))
         self.memory = process.memory_info().rss
         self.children = len(process.children())
+
+
+def await_settled(pid: int, old: Footprint) -> None:
+    """No leak: 34 adjustments lie between the two looks, so one of each an adjustment would show.
+
+    A worker that has come to lead holds a connection to everyone, and an old group is dropped in
+    the background; both are allowed for.
+    """
+    until = time.monotonic() + 15.0
+    while True:
+        new = Footprint(pid)
+        grown = {
+            "descriptors": new.descriptors - old.descriptors,
+            "sockets": new.sockets - old.sockets,
+            "threads": new.threads - old.threads,
+        }
+        if all(growth <= 12 for growth in grown.values()):
+            break
+        assert time.monotonic() < until, f"process {pid} has grown by {grown}"
+        threading.Event().wait(0.2)
+    assert new.memory <= old.memory * 1.25 + (20 << 20), f"process {pid}: memory"
 
 
 def pids(job: Job) -> dict[str, int]:
@@ -72,11 +95,7 @@ def test_twenty_scale_outs_and_twenty_scale_ins(start: Start, log: Path, tmp_pat
         assert job.scale_out(1) is not None
         switches += 1
     for pid, old in before.items():
-        new = Footprint(pid)
-        assert new.descriptors <= old.descriptors + 4, f"{pid} descriptors"
-        assert new.sockets <= old.sockets + 4, f"{pid} sockets"
-        assert new.threads <= old.threads + 3, f"{pid} threads"
-        assert new.memory <= old.memory * 1.25 + (20 << 20), f"{pid} memory"
+        await_settled(pid, old)
     assert Footprint(launcher_pid(job)).children == size_before
     end.touch()
     assert job.wait(120).state == "finished"
