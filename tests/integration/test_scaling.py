@@ -12,6 +12,7 @@ import psutil
 from edl.client import Job
 from tests.integration.conftest import Start
 from tests.integration.judge import read_journal
+from tests.integration.test_requests import await_event
 
 SAMPLES, BATCH = 1003, 50
 
@@ -66,6 +67,7 @@ def test_twenty_scale_outs_and_twenty_scale_ins(start: Start, log: Path, tmp_pat
         *("--optimizer", "adam", "--pause", "0.1", "--until", str(end), "--unseeded"),
         workers=2,
     )
+    await_event(job, "job.started")
     todo = ["out"] * 20 + ["in"] * 20
     steady = ""
     before: dict[int, Footprint] = {}
