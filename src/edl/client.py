@@ -338,7 +338,12 @@ def run(
         env=env or {},
     )
     job = Job(detached.start(spec), timeout_s=timeout_s)
-    job.await_leader()
+    try:
+        job.await_leader()
+    except KeyboardInterrupt:
+        # Nobody holds the job yet who could stop it.
+        job.stop(force=True, wait=False)
+        raise
     return job
 
 

@@ -83,7 +83,8 @@ def test_the_seeds_cover_what_can_happen() -> None:
             seen[f"exit {end.status}"] += 1
     for what in ("state finished", "state stopped", "leader changed", "broken epoch"):
         assert seen[what] > 5, seen
-    for what in ("Adjusted", "Undone", "Refusal", "Finished", "exit -9"):
+    for what in ("Adjusted", "Undone", "Refusal", "Finished"):
         assert seen[what] > 20, seen
+    assert seen["exit -9"] > 10, seen
     # Worlds that end in recovery's business say little about this version.
     assert seen["lost"] < 5, seen

@@ -18,7 +18,7 @@ def test_the_generation_is_drawn_when_the_last_founder_is_ready() -> None:
     assert founding.on_ready(w(0), number=1) is None
     drawn = founding.on_ready(w(1), number=1)
     assert drawn is not None
-    assert drawn.workers() == names(1, 0)
+    assert drawn.workers() == names(0, 1)
     assert (drawn.number, drawn.token, drawn.leader) == (1, 4, w(1))
 
 

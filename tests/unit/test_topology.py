@@ -10,9 +10,9 @@ from edl.protocol.topology import draw_first, draw_next, part_of, split
 from tests.seeded.cast import drawn, first, member, names, w
 
 
-def test_the_leader_is_the_first_rank_of_the_founders() -> None:
+def test_founders_are_ranked_by_name_and_take_the_leaders_state() -> None:
     made = draw_first([member(i) for i in (10, 2, 1)], number=1, leader=w(2), token=5)
-    assert made.workers() == names(2, 1, 10)
+    assert made.workers() == names(1, 2, 10)
     assert made.source == made.leader == w(2)
     assert made.newcomers == names(1, 10)
     assert made.founding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import sys
 from dataclasses import asdict
 
@@ -77,6 +78,7 @@ def events(options: argparse.Namespace) -> int:
 def scale_out(options: argparse.Namespace) -> int:
     job = Job(options.job, timeout_s=options.timeout)
     wish = options.add if options.add is not None else parse_slots(options.gpus)
+    options.request_id = options.request_id or secrets.token_hex(4)
     record = job.scale_out(wish, wait=not options.no_wait, request_id=options.request_id)
     return _print_adjustment(options, record)
 
@@ -93,6 +95,7 @@ def scale_in(options: argparse.Namespace) -> int:
             raise UsageError(f"--workers takes ids such as w1, not {slots[0]!r}; see --gpus")
     else:
         wish = [str(slot) for slot in parse_slots(options.gpus)]
+    options.request_id = options.request_id or secrets.token_hex(4)
     record = job.scale_in(wish, wait=not options.no_wait, request_id=options.request_id)
     return _print_adjustment(options, record)
 
@@ -106,9 +109,10 @@ def stop(options: argparse.Namespace) -> int:
 
 def _print_adjustment(options: argparse.Namespace, record: AdjustmentRecord | None) -> int:
     if options.json:
-        _print_json(asdict(record) if record else {"accepted": True})
+        accepted = {"accepted": True, "request_id": options.request_id}
+        _print_json(asdict(record) if record else accepted)
     else:
-        print(adjustment_line(record) if record else "accepted")
+        print(adjustment_line(record) if record else f"accepted (request {options.request_id})")
     return 0
 
 

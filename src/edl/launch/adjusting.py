@@ -122,6 +122,15 @@ class Adjuster:
             f"{self._timeout_s:g} s: {self._last}"
         )
 
+    def _unfinished(self) -> str:
+        """What becomes of an accepted request whose requester goes away."""
+        if self._what == "scale_out":
+            return (
+                "accepted, but not complete; it is withdrawn now unless its switch has begun "
+                "(`edl events` tells)"
+            )
+        return "accepted, but not complete; it will be, at the next batch boundary"
+
     def _hear(
         self, channel: Channel, on_accepted: Callable[[], None] | None
     ) -> Final | float | None:
@@ -131,7 +140,7 @@ class Adjuster:
             try:
                 message = channel.receive(max(0.0, min(SILENCE_S, left)))
             except TimedOut as silence:
-                self._last = "accepted, but not complete" if self._accepted else str(silence)
+                self._last = self._unfinished() if self._accepted else str(silence)
                 return 0.0
             match message:
                 case m.Accepted():

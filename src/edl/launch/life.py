@@ -82,6 +82,7 @@ class Life:
         self.told: queue.SimpleQueue[str | Happened] = queue.SimpleQueue()
         self.status: Status | None = None
         self.result: Result | None = None
+        self._last_event: Happened | None = None
         self.over_event = threading.Event()
 
     def close(self) -> None:
@@ -224,6 +225,7 @@ class Life:
         self._census.on_status(status)
 
     def _on_event(self, event: Happened) -> None:
+        self._last_event = event
         self._census.on_event(event)
         self.told.put(event)
         try:
@@ -296,7 +298,24 @@ class Life:
             self._folder.write_result(self.result)
         except OSError as error:
             log.error("launch.result not written why=%r", str(error))
+        if self.result.state == "failed":
+            self._on_event(self._failure_event(self.result))
         log.info("launch.over state=%s status=%d", self.result.state, self.result.exit_status)
         self.service.on_job_over(f"job {self._folder.name}: {self.result.state}")
         self.follower.close()
         self.over_event.set()
+
+    def _failure_event(self, result: Result) -> Happened:
+        """The history's last line: no leader is left to write it."""
+        last, first = self._last_event, result.first_failure
+        fields: dict[str, str | int | float] = {"why": result.why}
+        if first is not None:
+            fields |= {"worker": first.worker, "reason": first.reason, "log": first.log}
+        return Happened(
+            seq=last.seq + 1 if last else 1,
+            what="job.failed",
+            request_id="",
+            generation=last.generation if last else 0,
+            step=result.steps,
+            fields=fields,
+        )

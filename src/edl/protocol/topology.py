@@ -55,7 +55,8 @@ def draw_first(
     members: Iterable[Member], *, number: int, leader: WorkerId, token: int
 ) -> Generation:
     """The founding generation: everybody takes the leader's state, so unseeded scripts work."""
-    ordered = sorted(members, key=lambda m: (m.worker != leader, _natural(m.worker)))
+    # By name, whoever leads: rank 0 is then the worker that an operator expects.
+    ordered = sorted(members, key=lambda m: _natural(m.worker))
     return Generation(
         number=number,
         members=tuple(ordered),
