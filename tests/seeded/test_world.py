@@ -71,7 +71,7 @@ def test_the_same_seed_is_the_same_story() -> None:
 
 def test_the_seeds_cover_what_can_happen() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(300):
+    for seed in range(400):
         history = run(draw_plan(seed))
         seen[f"state {history.state}"] += 1
         seen["lost"] += history.lost
@@ -83,8 +83,7 @@ def test_the_seeds_cover_what_can_happen() -> None:
             seen[f"exit {end.status}"] += 1
     for what in ("state finished", "state stopped", "leader changed", "broken epoch"):
         assert seen[what] > 5, seen
-    for what in ("Adjusted", "Undone", "Refusal", "Finished"):
+    for what in ("Adjusted", "Undone", "Refusal", "Finished", "exit -9"):
         assert seen[what] > 20, seen
-    assert seen["exit -9"] > 10, seen
     # Worlds that end in recovery's business say little about this version.
     assert seen["lost"] < 5, seen
