@@ -74,6 +74,12 @@ REFUSALS = {
         "edl.init(); m = torch.nn.Linear(1, 1);"
         "edl.Optimizer(torch.optim.SGD(m.parameters(), lr=1), model=torch.nn.DataParallel(m))"
     ),
+    "has SyncBatchNorm": (
+        "edl.init(); m = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.SyncBatchNorm(2));"
+        "edl.Optimizer(torch.optim.SGD(m.parameters(), lr=1), model=m)"
+    ),
+    "one of None, 'bf16', 'fp16'": "edl.init(compression='int8')",
+    "size of a gradient bucket": "edl.init(bucket_mb=0)",
     "wraps a torch optimizer": "edl.init(); edl.Optimizer(3, model=torch.nn.Linear(1, 1))",
     "map-style dataset": "edl.init(); edl.DataLoader(iter([]), batch_size=2)",
     "at least 1": "edl.init(); edl.DataLoader([1, 2], batch_size=0)",

@@ -40,6 +40,7 @@ from edl.runtime.shards import Partition, Shard, ShardGenerator
 from edl.torch.dataset import Loader as _Loader
 from edl.torch.optimizer import elastic as _elastic
 from edl.torch.plugin import Plugin as _Plugin
+from edl.torch.reducer import Reduction as _Reduction
 from edl.torch.state import Holder
 
 __all__ = [
@@ -71,13 +72,17 @@ _Registered = TypeVar("_Registered", bound=Holder)
 _plugin: _Plugin | None = None
 
 
-def init() -> None:
-    """Start this worker. Call it once, first; the model and data are built meanwhile."""
+def init(*, bucket_mb: float = 25.0, compression: str | None = None) -> None:
+    """Start this worker. Call it once, first; the model and data are built meanwhile.
+
+    Gradients are reduced in buckets of about `bucket_mb` while backward is still running.
+    `compression` is "bf16" or "fp16": float32 gradients travel in half the bytes, and are rounded.
+    """
     global _plugin
     if _plugin is not None:
         raise UsageError("edl.init() was called before; call it once, at the script's start")
     check_torch()
-    _plugin = _Plugin(identify())
+    _plugin = _Plugin(identify(), _Reduction(bucket_mb, compression))
     install_signals(_plugin.session)
     atexit.register(_at_exit)
 

@@ -19,7 +19,7 @@ from edl.runtime.board import Board
 from edl.runtime.framework import Group, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
-from edl.torch.reducer import Reducer
+from edl.torch.reducer import Reducer, Reduction
 from edl.torch.state import State
 from edl.types import WorkerId
 
@@ -31,12 +31,12 @@ _OPS = ("mean", "sum", "max", "min")
 class Plugin:
     """torch as the session knows it."""
 
-    def __init__(self, identity: Identity | None) -> None:
-        self.state = State()
+    def __init__(self, identity: Identity | None, reduction: Reduction) -> None:
+        self.state = State(reduction=str(reduction))
         self._held: list[dict[str, Any]] = []
         self._rates: list[dict[str, Any]] = []
         self.session = Session(self, identity)
-        self.reducer = Reducer(self.session)
+        self.reducer = Reducer(self.session, reduction)
         use_gpu = identity is not None and torch.cuda.is_available()
         self.device = torch.device("cuda", 0) if use_gpu else torch.device("cpu")
 

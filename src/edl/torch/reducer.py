@@ -12,6 +12,7 @@ complete, so everybody launches or nobody does.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,17 +23,50 @@ from edl.runtime.session import Session
 from edl.torch.bucket import Bucket, bucketed
 from edl.torch.micro import Accumulator
 
-__all__ = ["Reducer"]
+__all__ = ["Reducer", "Reduction"]
+
+_COMPRESSIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How gradients travel; the same on every worker."""
+
+    bucket_mb: float = 25.0
+    compression: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bucket_mb < float("inf"):
+            raise UsageError(
+                f"bucket_mb={self.bucket_mb}: the size of a gradient bucket in MB, above 0 "
+                "(25 by default)"
+            )
+        if self.compression is not None and self.compression not in _COMPRESSIONS:
+            raise UsageError(
+                f"compression={self.compression!r} is not one of None, "
+                f"{', '.join(map(repr, _COMPRESSIONS))}"
+            )
+
+    def __str__(self) -> str:
+        return f"buckets of {self.bucket_mb:g} MB and compression {self.compression or 'none'}"
+
+    @property
+    def bucket_bytes(self) -> int:
+        return max(1, int(self.bucket_mb * (1 << 20)))
+
+    @property
+    def narrow(self) -> torch.dtype | None:
+        return _COMPRESSIONS[self.compression] if self.compression else None
 
 
 class Reducer:
     """Every parameter that any elastic optimizer updates."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, reduction: Reduction) -> None:
         self.session = session
         self.reduced = False  # in the present step
-        self.bucket_bytes = 25 << 20
-        self.compression: torch.dtype | None = None
+        self.bucket_bytes = reduction.bucket_bytes
+        self.compression = reduction.narrow
         self._parameters: dict[int, torch.nn.Parameter] = {}
         self._buckets: list[Bucket] | None = None
         self._place: dict[int, Bucket] = {}

@@ -68,6 +68,7 @@ class State:
     models: list[torch.nn.Module] = field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     registered: list[Holder] = field(default_factory=list)
+    reduction: str = ""  # how gradients are reduced, in words; the same on every worker
 
     def buffers(self) -> list[torch.Tensor]:
         """Every buffer of every model, once, in the same order on every worker."""
@@ -128,6 +129,7 @@ class State:
         ]
         manifest = {
             "snapshot": snapshot,
+            "reduction": self.reduction,
             "models": models,
             "optimizers": optimizers,
             "registered": registered,
@@ -153,8 +155,11 @@ class State:
         _land(group, tensors[:early])
         self._install_early(manifest, tensors)
 
+        landed: list[float] = []
+
         def stream() -> None:
             _land(group, tensors[early:])
+            landed.append(now())
             count = torch.zeros(1, dtype=torch.int64)
             group.broadcast_state(count).wait()
             if count.item():
@@ -168,7 +173,8 @@ class State:
             receiving.join()
             self._install_late(manifest, tensors)
             total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
-            return Transfer(seconds=receiving.ended - receiving.began, bytes=total)
+            # Up to the last byte: after it the source tells what changed, once it has computed.
+            return Transfer(seconds=landed[0] - receiving.began, bytes=total)
 
         return manifest["snapshot"], finish
 
@@ -183,6 +189,11 @@ class State:
                     f"the job has {len(manifest[name])} {name}, this worker {mine}; every "
                     "worker must run the same script up to its training loop"
                 )
+        if manifest["reduction"] != self.reduction:
+            raise UsageError(
+                f"the job reduces gradients with {manifest['reduction']}, this worker with "
+                f"{self.reduction}; every worker must call edl.init the same way"
+            )
 
     def _places(self, manifest: dict[str, Any]) -> list[torch.Tensor]:
         """Where each tensor of the manifest goes: the model's own memory, or new memory."""

@@ -52,6 +52,10 @@ class Recipe:
     def result(self) -> list[Tensor]:
         return [p.detach().double().clone() for p in self.model.parameters()]
 
+    def final(self) -> list[Tensor]:
+        """What is the same on all workers when the job is over."""
+        return self.result()
+
 
 class Clip(Recipe):
     def step(self, x: Tensor, y: Tensor) -> None:
@@ -215,13 +219,29 @@ class Compiled(Recipe):
         return functional.cross_entropy(self.compiled(x), y)
 
 
+class BatchNorm(Recipe):
+    """Statistics are of a worker's own share, as with DDP; `train_in_shares` does that alone."""
+
+    def build(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10), nn.Tanh(), nn.Linear(10, 3))
+
+    def final(self) -> list[Tensor]:
+        return [*self.result(), *(b.detach().double().clone() for b in self.model.buffers())]
+
+
 RECIPES: dict[str, Callable[[Any], Recipe]] = {
     kind.__name__: kind
     for kind in (
         Recipe, Clip, Autocast, Scaler, Groups, MixedDtypes, Tied, Frozen, Unused, Foreach, Fused,
-        TwoOptimizers, Average, Compiled,
+        TwoOptimizers, Average, Compiled, BatchNorm,
     )
 }  # fmt: skip
+
+
+def made(name: str, edl: Any) -> Recipe:
+    """A recipe with its own first weights, whichever others there are."""
+    torch.manual_seed(5)
+    return RECIPES[name](edl)
 
 
 def dataset() -> torch.utils.data.TensorDataset:
@@ -239,8 +259,7 @@ def train(
     after: Callable[[dict[str, Recipe]], None],
 ) -> dict[str, Recipe]:
     """One loop for all recipes."""
-    torch.manual_seed(5)
-    recipes = {name: RECIPES[name](edl) for name in names}
+    recipes = {name: made(name, edl) for name in names}
     loader = edl.DataLoader(dataset(), batch_size=BATCH, seed=2, micro_batch=micro_batch)
     for _ in edl.epochs(EPOCHS):
         before()
@@ -250,6 +269,22 @@ def train(
             edl.notify_batch_end()
             after(recipes)
     return recipes
+
+
+def train_in_shares(name: str, shares: list[list[int]]) -> Recipe:
+    """One recipe without EDL, each step's batch in the shares it had on the workers."""
+    alone = Alone()
+    recipe = made(name, alone)
+    loader = alone.DataLoader(dataset(), batch_size=BATCH, seed=2, micro_batch=None)
+    left = iter(shares)
+    for _ in alone.epochs(EPOCHS):
+        for x, y in loader:
+            rows = [count for count in next(left) if count]
+            recipe.optimizer.zero_grad()
+            for part, labels in zip(x.split(rows), y.split(rows), strict=True):
+                (recipe.loss(part, labels) * (len(part) / len(x))).backward()
+            recipe.optimizer.step()
+    return recipe
 
 
 class Alone:
@@ -299,12 +334,14 @@ def main() -> None:
     parser.add_argument("--go", required=True, help="founders begin when this file exists")
     parser.add_argument("--fast", required=True, help="steps are slow until this file exists")
     parser.add_argument("--micro-batch", type=int)
+    parser.add_argument("--bucket-mb", type=float, default=25.0)
+    parser.add_argument("--compression")
     options = parser.parse_args()
     import journal  # type: ignore[import-not-found]
 
     import edl.torch as edl
 
-    edl.init()
+    edl.init(bucket_mb=options.bucket_mb, compression=options.compression)
     log = journal.Log(options.log)
     founder = not os.environ.get("EDL_REQUEST")
 
@@ -317,14 +354,20 @@ def main() -> None:
             name: journal.digest(recipe.result()) + journal.state_digest(recipe.optimizer)
             for name, recipe in recipes.items()
         }
-        log.write(step=edl.step(), size=edl.size(), seen=seen)
+        log.write(
+            step=edl.step(),
+            size=edl.size(),
+            rank=edl.rank(),
+            rows=edl.local_batch_size(),
+            seen=seen,
+        )
         if not Path(options.fast).exists():
             time.sleep(0.4)
 
     names = options.recipes.split(",")
     recipes = train(edl, names, micro_batch=options.micro_batch, before=before, after=after)
     edl.shutdown()
-    found = {name: [t.tolist() for t in recipe.result()] for name, recipe in recipes.items()}
+    found = {name: [t.tolist() for t in recipe.final()] for name, recipe in recipes.items()}
     Path(options.log, f"{os.environ['EDL_WORKER']}.result").write_text(json.dumps(found))
 
 
