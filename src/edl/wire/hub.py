@@ -131,10 +131,10 @@ class Hub:
         if not peer.open:
             peer.early.append(data)
             return
-        idle = not peer.raw
-        peer.raw.append(memoryview(data))
-        if idle:
-            self._write_early(peer)
+        if peer.raw:
+            peer.raw.append(memoryview(data))
+        else:
+            self._write_now(peer, data)
 
     def close(self, peer: Peer) -> None:
         self._assert_inside()
@@ -288,6 +288,20 @@ class Hub:
         if peer.closing and not peer.raw and peer.hello is None:
             self._finish(peer)
 
+    def _write_now(self, peer: Peer, data: bytes) -> None:
+        """Nothing waits ahead of it, and the kernel nearly always takes a message whole."""
+        assert peer.sock is not None
+        try:
+            sent = peer.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._on_broken(peer, error)
+            return
+        if sent < len(data):
+            peer.raw.append(memoryview(data)[sent:])
+            self._watch_for(peer, READ | WRITE)
+
     def _write_early(self, peer: Peer) -> None:
         """Try to write without waiting for the selector, which costs a whole turn of the loop."""
         try:
@@ -327,7 +341,10 @@ class Hub:
             return
         for payload in peer.reader.feed(self._scratch[:count]):
             message = self._codec.decode(payload)
-            self._loop.guard(partial(self._on_message, peer, message))
+            try:
+                self._on_message(peer, message)
+            except BaseException as error:
+                self._loop.report(error)
             if peer.closing or peer.gone:
                 return
 

@@ -24,6 +24,9 @@ log = logging.getLogger("edl.wire")
 
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 Handler = Callable[[int], None]
+# Messages come in conversations, and to wake a sleeping core costs as much as to answer three
+# times; so the loop stays awake for this long after one. A few messages a second make that cheap.
+AWAKE_S = 100e-6
 
 
 class Loop:
@@ -47,6 +50,7 @@ class Loop:
         self._order = itertools.count()
         self._woken = False
         self._ending = False
+        self._awake_until = 0.0  # 0: nothing happened of late
         self._wake_out, self._wake_in = socket.socketpair()
         self._wake_out.setblocking(False)
         self._wake_in.setblocking(False)
@@ -122,9 +126,10 @@ class Loop:
         try:
             fn()
         except BaseException as error:
-            self._report(error)
+            self.report(error)
 
-    def _report(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
+        """What foreign code raised, to whoever asked to be told."""
         if self._on_error is None:
             log.error("wire.callback failed", exc_info=error)
             return
@@ -141,16 +146,33 @@ class Loop:
         finally:
             self.dispose()
 
+    def _events(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """What the sockets have; looks a few times before it sleeps if something just happened."""
+        while self._awake_until:
+            events = self._selector.select(0)
+            if events or self._posted:
+                return events
+            if time.monotonic() >= self._awake_until:
+                self._awake_until = 0.0
+        return self._selector.select(self._patience())
+
     def _turn(self) -> None:
-        for key, mask in self._selector.select(self._patience()):
+        events = self._events()
+        for key, mask in events:
             handler: Handler = key.data
             try:
                 handler(mask)
             except BaseException as error:
-                self._report(error)
-        # Only what is there now: a function that posts itself again must not starve the sockets.
-        for _ in range(len(self._posted)):
-            self.guard(self._posted.popleft())
+                self.report(error)
+        # A posted function is no conversation: the training thread posts after every step.
+        if len(events) > 1 or (events and events[0][0].fileobj is not self._wake_in):
+            self._awake_until = time.monotonic() + AWAKE_S
+        if self._posted:
+            # Only what is there now: one that posts itself again must not starve the sockets.
+            for _ in range(len(self._posted)):
+                self.guard(self._posted.popleft())
+        if self.on_tick is None and not self._timers:
+            return
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             self.guard(heapq.heappop(self._timers)[2])
@@ -163,10 +185,15 @@ class Loop:
         """How long the selector may wait; None is for ever."""
         if self._posted or self._ending:
             return 0.0
-        due = [self._timers[0][0]] if self._timers else []
         if self.on_tick is not None:
-            due.append(self._next_tick)
-        return max(0.0, min(due) - time.monotonic()) if due else None
+            due = self._next_tick
+            if self._timers and self._timers[0][0] < due:
+                due = self._timers[0][0]
+        elif self._timers:
+            due = self._timers[0][0]
+        else:
+            return None
+        return max(0.0, due - time.monotonic())
 
     def _on_wake(self, mask: int) -> None:
         self._wake_in.recv(4096)

@@ -58,6 +58,12 @@ class FrameReader:
 
     def feed(self, data: bytes | memoryview) -> Iterator[memoryview]:
         view = memoryview(data)
+        if self._body is None and not self._header and len(view) > HEADER.size:
+            # By far the most usual: one read is one message.
+            (size,) = HEADER.unpack_from(view)
+            if size == len(view) - HEADER.size and size <= self._max_frame:
+                yield view[HEADER.size :]
+                return
         while view:
             if self._body is not None:
                 view = self._fill(self._body, view)

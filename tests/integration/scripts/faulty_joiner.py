@@ -32,9 +32,9 @@ import journal  # type: ignore[import-not-found]  # noqa: E402
 if FAIL in ("never", "registered"):
     begin = edl.init
 
-    def init() -> None:
+    def init(*, bucket_mb: float = 25.0, compression: str | None = None) -> None:
         # The background thread registers; the main thread never gets its context ready.
-        begin()
+        begin(bucket_mb=bucket_mb, compression=compression)
         threading.Event().wait()
 
     edl.init = init
