@@ -1,6 +1,6 @@
 """Does a step with EDL take as long as with DistributedDataParallel (Gloo), without any scaling?
 
-    python bench/static_throughput.py [--workers 2] [--model mlp|resnet] [--blocks 40] [--wait S]
+    python bench/static_throughput.py [--workers 2] [--model mlp|resnet|tiny] [--blocks 40] [--wait S]
 
 Both run interleaved in the same processes, block by block, on the same model and batch; the ratio
 of each pair of blocks is one sample. With --wait the compute is mostly a timed wait proportional
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--model", choices=["mlp", "resnet"], default="mlp")
+    parser.add_argument("--model", choices=[*MODELS], default="mlp")
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--steps", type=int, default=4, help="in a block")
     parser.add_argument("--batch", type=int, default=64, help="a worker's")
@@ -36,7 +37,14 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def mlp() -> object:
+def tiny() -> Any:
+    """So small that a step is mostly what EDL or DDP add to it."""
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def mlp() -> Any:
     from torch import nn
 
     return nn.Sequential(
@@ -45,7 +53,7 @@ def mlp() -> object:
     )  # fmt: skip
 
 
-def resnet18() -> object:
+def resnet18() -> Any:
     from torch import nn
 
     class Block(nn.Module):
@@ -72,6 +80,9 @@ def resnet18() -> object:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
+MODELS = {"mlp": mlp, "resnet": resnet18, "tiny": tiny}
+
+
 def inside(options: argparse.Namespace) -> None:
     """One worker: blocks of EDL and of the other, in an order all workers share."""
     import torch
@@ -82,7 +93,7 @@ def inside(options: argparse.Namespace) -> None:
 
     edl.init()
     torch.manual_seed(0)
-    make = mlp if options.model == "mlp" else resnet18
+    make = MODELS[options.model]
     rows = options.batch
     x, y = torch.randn(rows, 3, 32, 32), torch.randint(0, 10, (rows,))
     mine, theirs = make(), make()
@@ -92,25 +103,33 @@ def inside(options: argparse.Namespace) -> None:
     loader = edl.DataLoader(data, batch_size=rows * options.workers, shuffle=False)
     batches: Iterator[object] = iter(loader)
     next(batches)
-    other: object = theirs
+    other: Any = theirs
     if options.workers > 1:
         store = dist.FileStore(options.inside, options.workers)
         dist.init_process_group("gloo", store=store, rank=edl.rank(), world_size=edl.size())
         other = DistributedDataParallel(theirs, gradient_as_bucket_view=True)
+    sampler = torch.utils.data.DistributedSampler(
+        data, num_replicas=options.workers, rank=edl.rank(), shuffle=False
+    )
+    their_batches = iter(torch.utils.data.DataLoader(data, batch_size=rows, sampler=sampler))
     plain = torch.optim.SGD(theirs.parameters(), lr=1e-3, momentum=0.9)
 
-    def step(model: object, opt: object) -> None:
-        loss = torch.nn.functional.cross_entropy(model(x), y)  # type: ignore[operator]
+    def step(model: Any, opt: Any) -> None:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
         if options.wait:
             time.sleep(options.wait)
-        opt.zero_grad()  # type: ignore[attr-defined]
+        opt.zero_grad()
         loss.backward()
-        opt.step()  # type: ignore[attr-defined]
+        opt.step()
 
     def edl_step() -> None:
         step(mine, optimizer)
         edl.notify_batch_end()
         next(batches)
+
+    def their_step() -> None:
+        step(other, plain)
+        next(their_batches)
 
     def timed(once: Callable[[], None]) -> float:
         began = time.perf_counter()
@@ -120,10 +139,8 @@ def inside(options: argparse.Namespace) -> None:
 
     for _ in range(3):
         edl_step()
-        step(other, plain)
-    ratios, ours, rival = compare(
-        options, lambda: timed(edl_step), lambda: timed(lambda: step(other, plain))
-    )
+        their_step()
+    ratios, ours, rival = compare(options, lambda: timed(edl_step), lambda: timed(their_step))
     if edl.rank() == 0:
         tell(options, ratios, ours, rival)
     os._exit(0)

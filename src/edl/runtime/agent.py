@@ -123,9 +123,12 @@ class Agent:
         if self.identity.request_id:
             self._store.watch(STATE_KEY, lambda seen: self.post(StateSeen(value=seen.value)))
 
-    def post(self, event: Event) -> None:
-        """From any thread: the machines see it soon."""
-        self._hub.post(lambda: self._step(event))
+    def post(self, event: Event, *, urgent: bool = True) -> None:
+        """From any thread: the machines see it soon; what is not urgent, within a tick.
+
+        To wake the agent after every step would cost more than all that EDL does in one.
+        """
+        self._hub.post(lambda: self._step(event), wake=urgent)
 
     @property
     def leads(self) -> bool:

@@ -62,7 +62,7 @@ class Teller:
         if agent is None:
             return
         if agent.leads:
-            agent.post(self._commit(progress, records, decided, duration))
+            agent.post(self._commit(progress, records, decided, duration), urgent=False)
         if entering:
             self._first_s = duration
             self._usual_s = usual if usual > 0.0 and not self.arrived else duration

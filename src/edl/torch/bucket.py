@@ -61,6 +61,9 @@ class Bucket:
                         "sparse=False"
                     )
                 torch.mul(gradient, weight, out=view)
+                if self._same_dtype:
+                    # At once, so that the gradient's own memory is free for the next one's.
+                    parameter.grad = view
                 flags[index] = 1.0
             self.flat[self.total :] = torch.tensor(flags, dtype=self.flat.dtype)
         return self._outgoing(compression)

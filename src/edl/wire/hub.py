@@ -87,8 +87,9 @@ class Hub:
         """Bind now, so that a taken port is told to the caller; callers are let in once started."""
         return self._door.listen(host, port)
 
-    def post(self, fn: Callable[[], None]) -> None:
-        self._loop.post(fn)
+    def post(self, fn: Callable[[], None], *, wake: bool = True) -> None:
+        """Run this in the hub's thread, soon, or (without `wake`) at its next turn or tick."""
+        self._loop.post(fn, wake=wake)
 
     def start(self) -> None:
         self._loop.start()

@@ -77,10 +77,11 @@ class Loop:
     def join(self) -> None:
         self._thread.join()
 
-    def post(self, fn: Callable[[], None]) -> None:
+    def post(self, fn: Callable[[], None], *, wake: bool = True) -> None:
+        """Run this in the loop, now or (without `wake`) when it next turns, a tick at most."""
         self._posted.append(fn)
         # The loop looks at the queue before it waits, so its own thread need not wake it.
-        if self._woken or self.inside:
+        if not wake or self._woken or self.inside:
             return
         try:
             # Before the send: set after it, the loop could have cleared it in between.
