@@ -1,6 +1,7 @@
 """Does a step with EDL take as long as with DistributedDataParallel (Gloo), without any scaling?
 
-    python bench/static_throughput.py [--workers 2] [--model mlp|resnet|tiny] [--blocks 40] [--wait S]
+    python bench/static_throughput.py [--workers 2] [--model mlp|resnet|tiny] [--blocks 40]
+        [--steps 4] [--batch 64] [--wait S]
 
 Both run interleaved in the same processes, block by block, on the same model and batch; the ratio
 of each pair of blocks is one sample. With --wait the compute is mostly a timed wait proportional
@@ -22,13 +23,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--model", choices=[*MODELS], default="mlp")
+    parser.add_argument("--model", choices=["mlp", "resnet", "tiny"], default="mlp")
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--steps", type=int, default=4, help="in a block")
     parser.add_argument("--batch", type=int, default=64, help="a worker's")
@@ -37,57 +36,19 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def tiny() -> Any:
-    """So small that a step is mostly what EDL or DDP add to it."""
-    from torch import nn
+def in_ddp(options: argparse.Namespace, model: Any, rank: int) -> Any:
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
 
-    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 64), nn.ReLU(), nn.Linear(64, 10))
-
-
-def mlp() -> Any:
-    from torch import nn
-
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 4096), nn.ReLU(),
-        nn.Linear(4096, 700), nn.ReLU(), nn.Linear(700, 10),
-    )  # fmt: skip
-
-
-def resnet18() -> Any:
-    from torch import nn
-
-    class Block(nn.Module):
-        def __init__(self, come: int, go: int, stride: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                nn.Conv2d(come, go, 3, stride, 1, bias=False), nn.BatchNorm2d(go), nn.ReLU(),
-                nn.Conv2d(go, go, 3, 1, 1, bias=False), nn.BatchNorm2d(go),
-            )  # fmt: skip
-            self.skip = nn.Sequential()
-            if stride != 1 or come != go:
-                self.skip = nn.Sequential(
-                    nn.Conv2d(come, go, 1, stride, bias=False), nn.BatchNorm2d(go)
-                )
-
-        def forward(self, x):  # type: ignore[no-untyped-def]
-            return nn.functional.relu(self.body(x) + self.skip(x))
-
-    layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
-    come = 64
-    for go, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        layers += [Block(come, go, stride), Block(go, go, 1)]
-        come = go
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
-
-
-MODELS = {"mlp": mlp, "resnet": resnet18, "tiny": tiny}
+    store = dist.FileStore(options.inside, options.workers)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=options.workers)
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
 def inside(options: argparse.Namespace) -> None:
     """One worker: blocks of EDL and of the other, in an order all workers share."""
     import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
+    from _workload import MODELS
 
     import edl.torch as edl
 
@@ -103,11 +64,7 @@ def inside(options: argparse.Namespace) -> None:
     loader = edl.DataLoader(data, batch_size=rows * options.workers, shuffle=False)
     batches: Iterator[object] = iter(loader)
     next(batches)
-    other: Any = theirs
-    if options.workers > 1:
-        store = dist.FileStore(options.inside, options.workers)
-        dist.init_process_group("gloo", store=store, rank=edl.rank(), world_size=edl.size())
-        other = DistributedDataParallel(theirs, gradient_as_bucket_view=True)
+    other = in_ddp(options, theirs, edl.rank()) if options.workers > 1 else theirs
     sampler = torch.utils.data.DistributedSampler(
         data, num_replicas=options.workers, rank=edl.rank(), shuffle=False
     )

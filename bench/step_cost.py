@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 NAP_S = 0.25
+WARM, BLOCK = 20, 20  # steps
 
 
 def parse() -> argparse.Namespace:
@@ -86,6 +87,28 @@ def watch_everything(spans: Spans) -> None:
         spans.watch(owner, name, shown)
 
 
+class Nap:
+    """Puts the agent's thread to sleep, again and again, until it is told to let it be."""
+
+    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
+        self._post = post
+        self._asleep = threading.Event()
+        self.name = "awake"
+
+    def turn(self, *, asleep: bool) -> None:
+        self.name = "asleep" if asleep else "awake"
+        self._asleep.clear()
+        if asleep:
+            self._post(self._sleep)
+            self._asleep.wait()
+
+    def _sleep(self) -> None:
+        if self.name == "asleep":
+            self._asleep.set()
+            time.sleep(NAP_S)
+            self._post(self._sleep)
+
+
 def inside(options: argparse.Namespace) -> None:
     import torch
     from torch import nn
@@ -98,36 +121,19 @@ def inside(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 10))
     optimizer = edl.Optimizer(torch.optim.SGD(model.parameters(), lr=1e-3), model=model)
-    block = 20
-    total = options.steps + 2 * block * options.blocks + 40
+    total = options.steps + 2 * BLOCK * options.blocks + 40
     data = torch.utils.data.TensorDataset(torch.randn(64, 256), torch.randint(0, 10, (64,)))
-    loader = edl.DataLoader(data, batch_size=32, epochs=total)
-    durations: dict[str, list[float]] = defaultdict(list)
-    whole: list[float] = []
-    awake, asleep = threading.Event(), threading.Event()
     agent = edl._here().session.agent
     assert agent is not None
-
-    def nap() -> None:
-        if not awake.is_set():
-            asleep.set()
-            time.sleep(NAP_S)
-            agent._hub.post(nap)
-
-    awake.set()
+    nap = Nap(agent._hub.post)
+    durations: dict[str, list[float]] = defaultdict(list)
     began = time.perf_counter()
-    for number, (x, y) in enumerate(loader):
-        phase = number - options.steps - 20
-        spans.on = 20 <= number < options.steps + 20
-        if phase >= 0 and phase % block == 0:
-            if phase // block % 2:
-                awake.clear()
-                agent._hub.post(nap)
-                asleep.wait()
-            else:
-                awake.set()
-                asleep.clear()
-            if phase // block >= 2 * options.blocks:
+    for number, (x, y) in enumerate(edl.DataLoader(data, batch_size=32, epochs=total)):
+        phase = number - options.steps - WARM
+        spans.on = WARM <= number < options.steps + WARM
+        if phase >= 0 and phase % BLOCK == 0:
+            nap.turn(asleep=bool(phase // BLOCK % 2))
+            if phase // BLOCK >= 2 * options.blocks:
                 break
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -136,14 +142,12 @@ def inside(options: argparse.Namespace) -> None:
         edl.notify_batch_end()
         ended = time.perf_counter()
         if spans.on:
-            whole.append(ended - began)
-        elif phase >= 0 and phase % block:
-            durations["awake" if awake.is_set() else "asleep"].append(ended - began)
+            durations["whole"].append(ended - began)
+        elif phase >= 0 and phase % BLOCK:
+            durations[nap.name].append(ended - began)
         began = ended
-    awake.set()
     if edl.rank() == 0:
-        found = {"rows": spans.rows, "whole": whole, **durations}
-        Path(options.inside).write_text(json.dumps(found))
+        Path(options.inside).write_text(json.dumps({"rows": spans.rows, **durations}))
     edl.shutdown()
 
 

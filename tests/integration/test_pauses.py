@@ -1,4 +1,4 @@
-"""Slow is not dead: a minute without a step evicts nobody."""
+"""Slow is not dead: a minute without a step evicts nobody. And steps need no control message."""
 
 from __future__ import annotations
 
@@ -18,3 +18,12 @@ def test_a_minute_without_a_step_evicts_nobody(start: Start) -> None:
         assert all(line.endswith("steps 30 workers 3") for line in ends)
         assert not any(event.what == "worker.lost" for event in job.events())
     assert time.monotonic() - began > 60.0
+
+
+def test_a_step_needs_no_control_message(start: Start) -> None:
+    # Every agent sleeps until 80 steps are done: one message on their path, and none would be.
+    job = start("agent_asleep.py", workers=3)
+    assert job.wait(120).state == "finished"
+    ends = [line for line in job.logs() if "asleep for" in line]
+    assert len(ends) == 3
+    assert all(line.endswith("steps 100 asleep for 80") for line in ends)

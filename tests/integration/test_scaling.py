@@ -29,23 +29,14 @@ class Footprint:
         self.children = len(process.children())
 
 
-# What the group by which state travels to a newcomer holds until the next generation.
-TRANSFER_DESCRIPTORS, TRANSFER_SOCKETS, TRANSFER_THREADS = 6, 3, 3
-
-
 def await_settled(pid: int, old: Footprint, *, workers: int) -> None:
     """No leak, once old groups are dropped, which happens in the background.
 
     A worker may by right hold more than it did: it may lead now, with a connection to each of the
-    `workers`, and may have been the one that sent a newcomer its state. The launcher (0) may not.
-    34 adjustments lie between the two looks, so one of anything an adjustment would show.
+    `workers`. The launcher (0) may not. 34 adjustments lie between the two looks, so one of
+    anything an adjustment would show.
     """
-    worker = bool(workers)
-    limits = (
-        4 + workers + worker * TRANSFER_DESCRIPTORS,
-        4 + workers + worker * TRANSFER_SOCKETS,
-        3 + worker * TRANSFER_THREADS,
-    )
+    limits = (4 + workers, 4 + workers, 3)
     until = time.monotonic() + 15.0
     while True:
         new = Footprint(pid)

@@ -134,6 +134,9 @@ class GlooGroup:
             raise AssertionError("this generation has no newcomers for this member")
         return _Work(self._state.broadcast([tensor], _from(0)), tensor)
 
+    def drop_state(self) -> None:
+        self._state = None
+
     def abandon(self) -> None:
         # A destructor waits for pending work; this work never ends, so nothing is destroyed.
         for group in (self._control, self._data, self._state):

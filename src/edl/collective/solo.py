@@ -39,6 +39,9 @@ class SoloGroup:
     def broadcast_state(self, tensor: Any) -> _Done:
         return _Done([])
 
+    def drop_state(self) -> None:
+        return
+
     def abandon(self) -> None:
         return
 

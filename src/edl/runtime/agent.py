@@ -309,6 +309,7 @@ class Agent:
         self._boards.pop(number, None)
         return group
 
-    def discard(self, group: Group) -> None:
+    def discard(self, group: Group, *, only_state: bool = False) -> None:
         """Drop a group off the training thread: its destructor may take seconds."""
-        threading.Thread(target=group.drop, name="edl-drop", daemon=True).start()
+        drop = group.drop_state if only_state else group.drop
+        threading.Thread(target=drop, name="edl-drop", daemon=True).start()

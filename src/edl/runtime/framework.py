@@ -49,6 +49,10 @@ class Group(Protocol):
         """From the generation's source to its newcomers, beside everything else."""
         ...
 
+    def drop_state(self) -> None:
+        """The state has arrived: give back what carried it. May take a while, as `drop` may."""
+        ...
+
     def abandon(self) -> None:
         """Leave it to the process's end: work is pending in it that nobody will finish."""
         ...

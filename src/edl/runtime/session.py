@@ -262,6 +262,8 @@ class Session:
         if self._moving is not None:
             waiting, self._moving = self._moving, None
             self.teller.transfer = waiting()
+            if self.agent is not None and self.group is not None:
+                self.agent.discard(self.group, only_state=True)
 
     # -- loops -----------------------------------------------------------------------------
 
