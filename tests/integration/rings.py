@@ -14,7 +14,9 @@ from edl.types import Address, Gpu, Member, WorkerId
 
 _Result = TypeVar("_Result")
 
-__all__ = ["build_ring", "in_threads", "members"]
+__all__ = ["HOSTS", "build_ring", "in_threads", "members"]
+
+HOSTS = ["localhost"]  # members are on these, in turn
 
 
 def members(count: int) -> tuple[Member, ...]:
@@ -22,7 +24,7 @@ def members(count: int) -> tuple[Member, ...]:
         Member(
             worker=WorkerId(f"w{i}"),
             address=Address("127.0.0.1", 1),
-            host="localhost",
+            host=HOSTS[i % len(HOSTS)],
             slot=Gpu("localhost", i),
             pid=1,
         )

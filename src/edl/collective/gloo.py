@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from edl.collective.lane import LARGE, SLOT, Lane, open_lane
 from edl.collective.solo import SoloGroup
 from edl.errors import GroupBroken, UsageError
 from edl.protocol.topology import Generation
@@ -109,12 +110,17 @@ class _Rows(_Work):
 class GlooGroup:
     """One member's end of one generation."""
 
-    def __init__(self, rank: int, size: int, control: Any, data: Any, state: Any) -> None:
+    def __init__(
+        self, rank: int, size: int, control: Any, data: Any, state: Any, *, together: bool
+    ) -> None:
         self.rank = rank
         self.size = size
         self._control = control
         self._data = data
         self._state = state
+        # Whether the state's source and all who receive it are on one machine.
+        self._together = together
+        self._lane: Lane | None = None
 
     def exchange(self, values: list[int]) -> _Rows:
         mine = torch.tensor(values, dtype=torch.int64)
@@ -129,12 +135,31 @@ class GlooGroup:
     def broadcast(self, tensor: torch.Tensor, root: int) -> _Work:
         return _Work(self._data.broadcast([tensor], _from(root)), tensor)
 
-    def broadcast_state(self, tensor: torch.Tensor) -> _Work:
+    def broadcast_state(self, tensor: torch.Tensor) -> _Work | _Moved:
         if self._state is None:
             raise AssertionError("this generation has no newcomers for this member")
+        if self._together and LARGE <= tensor.numel() <= SLOT and _row(tensor):
+            state = self._state
+            if self._lane is None:
+                self._lane = open_lane(sends=state.rank() == 0, tell=self._tell, agree=self._agree)
+                self._together = self._lane is not None
+            if self._lane is not None:
+                self._lane.move(tensor)
+                return _Moved()
+        return self._tell(tensor)
+
+    def _tell(self, tensor: torch.Tensor) -> _Work:
         return _Work(self._state.broadcast([tensor], _from(0)), tensor)
 
+    def _agree(self, tensor: torch.Tensor) -> _Work:
+        options = dist.AllreduceOptions()
+        options.reduceOp = _OPS["min"]
+        return _Work(self._state.allreduce([tensor], options), tensor)
+
     def drop_state(self) -> None:
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()
         self._state = None
 
     def abandon(self) -> None:
@@ -144,7 +169,19 @@ class GlooGroup:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
     def drop(self) -> None:
-        self._control = self._data = self._state = None
+        self.drop_state()
+        self._control = self._data = None
+
+
+class _Moved:
+    """A row that is there already."""
+
+    def wait(self) -> None:
+        return
+
+
+def _row(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.uint8 and tensor.device.type == "cpu" and tensor.dim() == 1
 
 
 def _from(root: int) -> Any:
@@ -175,11 +212,12 @@ def build_group(
         group._set_default_timeout(_FOREVER)
         return group
 
+    family = [generation.source, *generation.newcomers]
     try:
         control = gloo("control", list(workers))
         data = gloo("data", list(workers))
-        family = [generation.source, *generation.newcomers]
         state = gloo("state", family) if generation.newcomers and me in family else None
     except RuntimeError as error:
         raise GroupBroken(str(error)) from error
-    return GlooGroup(rank, len(workers), control, data, state)
+    hosts = {generation.member(worker).host for worker in family}
+    return GlooGroup(rank, len(workers), control, data, state, together=len(hosts) == 1)

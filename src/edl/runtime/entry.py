@@ -78,7 +78,9 @@ def enter_job(
     transfer, receiving = _NOTHING, None
     if not generation.founding:
         # The first round of the new group is our first step, whichever number it has.
-        rows = _await_rows(agent, group, group.exchange(pack(_JOIN)))
+        exchange = group.exchange(pack(_JOIN))
+        framework.warm_up()
+        rows = _await_rows(agent, group, exchange)
         records = [unpack(row) for row in rows]
     if generation.newcomers and generation.source == me:
         transfer = framework.start_sending(group, progress.snapshot())()

@@ -85,6 +85,10 @@ class Framework(Protocol):
         """The source's snapshot now; the state arrives in the background, the result waits."""
         ...
 
+    def warm_up(self) -> None:
+        """A newcomer waits for its first step: what can be made ready is made ready now."""
+        ...
+
     def even_out(self, group: Group, root: int) -> None:
         """Give everyone the root's buffers."""
         ...

@@ -53,6 +53,9 @@ class Plugin:
     def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
         return self.state.start_receiving(group)
 
+    def warm_up(self) -> None:
+        self.reducer.warm_up()
+
     def even_out(self, group: Group, root: int) -> None:
         """Everyone takes the root's buffers, in one message per dtype."""
         kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}

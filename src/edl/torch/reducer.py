@@ -86,6 +86,11 @@ class Reducer:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
             self._buckets = None
 
+    def warm_up(self) -> None:
+        """Make the buckets and touch their memory, so that the first step need not."""
+        for bucket in self._all():
+            bucket.flat.zero_()
+
     def begin_step(self) -> None:
         self.reduced = False
         self.accumulator.begin_step()
