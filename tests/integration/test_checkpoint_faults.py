@@ -300,6 +300,25 @@ def test_a_torn_upload_is_never_taken_for_a_checkpoint() -> None:
     ]
 
 
+@pytest.mark.parametrize("before", [[], [1]])
+def test_an_upload_whose_answer_was_lost_spoils_nothing(
+    before: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = CheckpointFolder(f"memory://lost/{len(before)}")
+    for step in [0, *before]:
+        folder.save(step, *content(step, 800))
+    upload = folder._place.write_small
+
+    def lose_answer(*request: Any) -> None:
+        upload(*request)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(folder._place, "write_small", lose_answer)
+    with pytest.raises(CheckpointError, match="no answer"):
+        folder.save(1, *content(1, 800))
+    assert assert_whole(folder.latest()) == len(before)
+
+
 @pytest.mark.parametrize("url", ["nosuch://bucket/job", "memory2://x"])
 def test_a_url_that_leads_nowhere_is_an_error_of_the_checkpoint(url: str) -> None:
     folder = CheckpointFolder(url)

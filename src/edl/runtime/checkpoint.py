@@ -89,6 +89,7 @@ class CheckpointFolder:
         name = _name(step)
         before: dict[str, int] | None = None
         written: list[str] = []
+        sealing = False
         try:
             self._make()
             before = self._place.files(name)
@@ -98,9 +99,11 @@ class CheckpointFolder:
                 written.append(file)
                 parts[stem] = self._write(name, file, arrays)
             manifest = Manifest(step=step, time=wall(), parts=parts, extra=dict(extra))
+            sealing = True
             self._place.write_small(name, MANIFEST, manifest.encode())
         except BaseException as error:
-            self._undo(name, before, written)
+            # An upload may be done though its answer was lost: the files it then names must stay.
+            self._undo(name, before, [] if sealing else written)
             if isinstance(error, OSError):
                 what = f"the checkpoint {self.where}/{name} was not written"
                 raise CheckpointError(_told(what, error)) from error
@@ -134,7 +137,7 @@ class CheckpointFolder:
             return
         with contextlib.suppress(OSError):
             if MANIFEST not in before:
-                self._place.remove_folder(folder)
+                self._place.remove_folder(folder, first=MANIFEST)
                 return
             for file in written:
                 self._place.remove(folder, file)
