@@ -8,6 +8,7 @@ EdlError
 |   +-- WrongSecret     it could not prove the job's secret
 |   +-- GroupBroken     a collective group that can no longer be used
 +-- StoreError          the coordination store: unreachable or contradictory
++-- CheckpointError     a checkpoint that could not be written or read; training is not harmed
 +-- AdjustmentFailed    an adjustment that was undone; the job trains on as before
 +-- TimedOut            nobody answered, or the work was not done, in the time given
 +-- JobFinished         the job ended before the request could be carried out
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 __all__ = [
     "AdjustmentFailed",
+    "CheckpointError",
     "EdlError",
     "GroupBroken",
     "JobFailed",
@@ -65,6 +67,10 @@ class GroupBroken(PeerError):
 
 class StoreError(EdlError):
     """The coordination store is unreachable or contradicts itself."""
+
+
+class CheckpointError(EdlError):
+    """A checkpoint could not be written or read; the message says where, why and what to do."""
 
 
 class AdjustmentFailed(EdlError):

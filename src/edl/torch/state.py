@@ -24,7 +24,7 @@ from edl.runtime.framework import Group, Transfer
 from edl.torch.cargo import bytes_of, describe, packed, room_for, unpacked
 from edl.torch.tree import decode, encode, flatten, unflatten
 
-__all__ = ["Holder", "State"]
+__all__ = ["Holder", "State", "load_optimizer", "module_tensors"]
 
 # Registered objects up to this size are there when the newcomer's first step begins.
 _EARLY = 4 << 20
@@ -120,7 +120,7 @@ class State:
         # Early ones are used while they travel: a copy stays as it was.
         tensors[:early] = [tensor.detach().clone() for tensor in tensors[:early]]
         models = [
-            flatten(_module_tensors(model), f"model {i}", tensors)
+            flatten(module_tensors(model), f"model {i}", tensors)
             for i, model in enumerate(self.models)
         ]
         optimizers = [
@@ -199,7 +199,7 @@ class State:
         """Where each tensor of the manifest goes: the model's own memory, or new memory."""
         places: list[torch.Tensor | None] = [None] * len(manifest["tensors"])
         for index, model in enumerate(self.models):
-            mine = _module_tensors(model, live=True)
+            mine = module_tensors(model, live=True)
             for key, entry in manifest["models"][index]["pairs"]:
                 if key not in mine:
                     raise UsageError(f"the job's model has {key!r}, this worker's has not")
@@ -218,13 +218,13 @@ class State:
 
     def _install_late(self, manifest: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         for index, model in enumerate(self.models):
-            mine = _module_tensors(model, live=True)
+            mine = module_tensors(model, live=True)
             for key, entry in manifest["models"][index]["pairs"]:
                 arrived = tensors[entry["at"]]
                 if arrived.data_ptr() != mine[key].data_ptr():
                     mine[key].data.copy_(arrived)
         for optimizer, skeleton in zip(self.optimizers, manifest["optimizers"], strict=True):
-            _load_optimizer(optimizer, unflatten(skeleton, tensors))
+            load_optimizer(optimizer, unflatten(skeleton, tensors))
         if not manifest["light"]:
             self._install_registered(manifest, tensors)
 
@@ -240,7 +240,7 @@ def _land(group: Group, tensors: list[torch.Tensor]) -> None:
         landed()
 
 
-def _module_tensors(model: torch.nn.Module, *, live: bool = False) -> dict[str, torch.Tensor]:
+def module_tensors(model: torch.nn.Module, *, live: bool = False) -> dict[str, torch.Tensor]:
     """Parameters and buffers by name. Buffers change in forward, so a sender copies them."""
     found: dict[str, torch.Tensor] = dict(model.named_parameters())
     for name, buffer in model.named_buffers():
@@ -248,7 +248,7 @@ def _module_tensors(model: torch.nn.Module, *, live: bool = False) -> dict[str, 
     return found
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Install state as it is. load_state_dict would cast it to the parameters' dtype."""
     kind = type(optimizer)
     plain = torch.optim.Optimizer

@@ -1,12 +1,13 @@
 """A state_dict as plain values plus a list of tensors, and back. No pickle.
 
 What a scheduler, scaler or optimizer keeps is numbers, strings, containers and tensors. The
-skeleton travels as msgpack with tensors replaced by their place in the list. Anything else is
-refused by its path, so that nothing is silently left behind.
+skeleton travels as msgpack, and lies in a checkpoint as JSON, with tensors replaced by their place
+in the list. Anything else is refused by its path, so that nothing is silently left behind.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from edl.errors import UsageError
 
-__all__ = ["flatten", "unflatten"]
+__all__ = ["decode", "encode", "flatten", "from_json", "to_json", "unflatten"]
 
 _MAPS: dict[str, Callable[[list[Any]], Any]] = {
     "dict": dict,
@@ -62,7 +63,8 @@ def flatten(value: object, path: str, tensors: list[torch.Tensor]) -> Any:
         rows = [flatten(v, f"{path}[{i}]", tensors) for i, v in enumerate(value)]
         return {"$": kind, "rows": rows}
     raise UsageError(
-        f"{path} is a {type(value).__module__}.{kind}, which cannot be sent to a new worker; "
+        f"{path} is a {type(value).__module__}.{kind}, which can neither be sent to a new worker "
+        "nor be kept in a checkpoint; "
         "state_dict() may hold tensors, numbers, strings, dicts, lists, tuples and sets"
     )
 
@@ -94,3 +96,29 @@ def encode(skeleton: Any) -> bytes:
 def decode(blob: bytes) -> Any:
     """The inverse of `encode`."""
     return msgspec.msgpack.decode(blob)
+
+
+def to_json(skeleton: Any) -> Any:
+    """A skeleton in strict JSON, which has neither bytes nor infinity."""
+    if isinstance(skeleton, bytes):
+        return {"$": "bytes", "hex": skeleton.hex()}
+    if isinstance(skeleton, float) and not math.isfinite(skeleton):
+        return {"$": "float", "text": repr(skeleton)}
+    if isinstance(skeleton, dict):
+        return {key: to_json(value) for key, value in skeleton.items()}
+    if isinstance(skeleton, list):
+        return [to_json(value) for value in skeleton]
+    return skeleton
+
+
+def from_json(skeleton: Any) -> Any:
+    """The inverse of `to_json`."""
+    if isinstance(skeleton, list):
+        return [from_json(value) for value in skeleton]
+    if not isinstance(skeleton, dict):
+        return skeleton
+    if skeleton.get("$") == "bytes":
+        return bytes.fromhex(skeleton["hex"])
+    if skeleton.get("$") == "float":
+        return float(skeleton["text"])
+    return {key: from_json(value) for key, value in skeleton.items()}
