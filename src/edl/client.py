@@ -316,6 +316,8 @@ def run(
     slots: int = 0,
     gpus: str | None = None,
     oversubscribe: bool = False,
+    checkpoint: str = "",
+    resume: bool = False,
     env: dict[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Job:
@@ -335,6 +337,8 @@ def run(
         slots=slots,
         gpus=gpus,
         oversubscribe=oversubscribe,
+        checkpoint=checkpoint,
+        resume=resume,
         env=env or {},
     )
     job = Job(detached.start(spec), timeout_s=timeout_s)

@@ -35,6 +35,11 @@ class Settings:
     retry_after_s: float = 0.2
     # How long a client asks again before it gives up (the paper's 60 s).
     request_timeout_s: float = 60.0
+    # Checkpoints (with `edl run --checkpoint`): every so many steps or seconds, whichever comes
+    # first, 0 being never; and how many are kept.
+    checkpoint_steps: int = 1000
+    checkpoint_s: float = 600.0
+    checkpoint_keep: int = 3
     # Joint limits of every request; 0 means no upper limit.
     min_workers: int = 1
     max_workers: int = 0

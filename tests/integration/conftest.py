@@ -28,9 +28,20 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         workers: int = 2,
         name: str | None = None,
         env: dict[str, str] | None = None,
+        checkpoint: str = "",
+        resume: bool = False,
     ) -> Job:
         path = str(SCRIPTS / script)
-        job = run(path, *args, workers=workers, name=name, env=env, timeout_s=90.0)
+        job = run(
+            path,
+            *args,
+            workers=workers,
+            name=name,
+            env=env,
+            checkpoint=checkpoint,
+            resume=resume,
+            timeout_s=90.0,
+        )
         jobs.append(job)
         return job
 

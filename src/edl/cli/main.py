@@ -98,6 +98,12 @@ def add_run(commands: Commands) -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="port of the launcher (any)")
     parser.add_argument(
+        "--checkpoint", metavar="URL", default="", help="write checkpoints to this folder or URL"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint there"
+    )
+    parser.add_argument(
         "--output", choices=MODES, default="one", help="whose output to show: rank 0's, all, none"
     )
     parser.add_argument("-d", "--detach", action="store_true", help="run in the background")

@@ -107,6 +107,8 @@ def run(options: argparse.Namespace) -> int:
         gpus=options.gpus,
         oversubscribe=options.oversubscribe,
         port=options.port,
+        checkpoint=options.checkpoint,
+        resume=options.resume,
     )
     if options.detach:
         print(detached.start(spec))

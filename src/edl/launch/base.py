@@ -33,6 +33,8 @@ class JobSpec:
     gpus: str | None = None
     oversubscribe: bool = False
     port: int = 0
+    checkpoint: str = ""  # where checkpoints go; empty: nowhere
+    resume: bool = False  # from the last one there
     env: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -52,6 +54,8 @@ class JobSpec:
             raise UsageError(
                 f"{max(count, low)} workers cannot be started; give at most {MOST_AT_ONCE}"
             )
+        if self.resume and not self.checkpoint:
+            raise UsageError("--resume needs --checkpoint URL: where to find what to go on from")
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port {self.port} is no port; give 1 to 65535, or 0 for any")
 

@@ -6,10 +6,21 @@ import os
 from collections.abc import Mapping
 
 from edl.config import Settings
+from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder
 from edl.protocol.messages import Joiner
 
-__all__ = ["worker_environment"]
+__all__ = ["checkpoint_environment", "worker_environment"]
+
+
+def checkpoint_environment(spec: JobSpec) -> dict[str, str]:
+    """Where the job's checkpoints go, and whether it goes on from one."""
+    if not spec.checkpoint:
+        return {}
+    local = "://" not in spec.checkpoint and "::" not in spec.checkpoint
+    # A worker's script may change its folder; the path means the launcher's.
+    where = os.path.abspath(os.path.expanduser(spec.checkpoint)) if local else spec.checkpoint
+    return {"EDL_CHECKPOINT": where, "EDL_RESUME": "1" if spec.resume else ""}
 
 
 def worker_environment(

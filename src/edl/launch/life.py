@@ -22,7 +22,7 @@ from edl.config import Settings
 from edl.launch.base import Backend, Ended, JobSpec, WorkerPlan
 from edl.launch.census import Census, Judged
 from edl.launch.ending import Ending
-from edl.launch.environment import worker_environment
+from edl.launch.environment import checkpoint_environment, worker_environment
 from edl.launch.follow import Follower
 from edl.launch.jobs import JobFolder, Result
 from edl.launch.processes import how_it_ended
@@ -101,7 +101,7 @@ class Life:
         together = len(self._processes.alive()) + len(joiners)
         for joiner in joiners:
             environment = worker_environment(
-                {**os.environ, **self._spec.env},
+                {**os.environ, **self._spec.env, **checkpoint_environment(self._spec)},
                 folder=self._folder,
                 store=self._url,
                 settings=self._settings,

@@ -20,6 +20,7 @@ from edl.runtime.agent import Agent
 from edl.runtime.board import Board
 from edl.runtime.clock import now
 from edl.runtime.framework import Exchange, Framework, Group, Transfer
+from edl.runtime.keeper import Keeper
 from edl.types import Address, Gpu, Member, WorkerId
 
 __all__ = ["Entry", "enter_alone", "enter_job"]
@@ -51,7 +52,7 @@ class Entry:
     records: list[StepRecord] | None
 
 
-def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger) -> Entry:
+def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keeper | None) -> Entry:
     """A job of one worker in this process, with nobody to ask."""
     member = Member(
         worker=me,
@@ -63,11 +64,19 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger) -> Entry:
     generation = draw_first([member], number=1, leader=me, token=0)
     group = framework.build_group(generation, me, Board(lambda key, value: None), "127.0.0.1", 0.0)
     progress = Progress(me=me, generation=generation, ledger=ledger)
+    if keeper is not None:
+        keeper.begin(progress)
     return Entry(progress=progress, group=group, transfer=_NOTHING, receiving=None, records=None)
 
 
 def enter_job(
-    agent: Agent, framework: Framework, me: WorkerId, ledger: Ledger, began: float
+    agent: Agent,
+    framework: Framework,
+    me: WorkerId,
+    ledger: Ledger,
+    *,
+    began: float,
+    keeper: Keeper | None,
 ) -> Entry:
     """Say that the context is prepared, wait to be let in, and take over the job's state."""
     agent.post(ContextReady(context_s=now() - began))
@@ -82,6 +91,8 @@ def enter_job(
         framework.warm_up()
         rows = _await_rows(agent, group, exchange)
         records = [unpack(row) for row in rows]
+    if keeper is not None and generation.founding and generation.source == me:
+        keeper.begin(progress)
     if generation.newcomers and generation.source == me:
         transfer = framework.start_sending(group, progress.snapshot())()
     elif generation.newcomers:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
+from edl.runtime.tensorfile import Tensors
 from edl.types import WorkerId
 
 __all__ = ["BuildGroup", "Framework", "Group", "Pending", "Transfer"]
@@ -83,6 +84,14 @@ class Framework(Protocol):
 
     def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
         """The source's snapshot now; the state arrives in the background, the result waits."""
+        ...
+
+    def capture(self) -> tuple[Tensors, dict[str, Any]]:
+        """Everything that makes the training what it is, copied; and a skeleton as plain JSON."""
+        ...
+
+    def install(self, tensors: Tensors, skeleton: dict[str, Any]) -> None:
+        """Put back what `capture` gave."""
         ...
 
     def warm_up(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from edl.config import Settings
 from edl.errors import Leave, UsageError
 from edl.protocol.events import JobOver, SwitchDecided
 from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
@@ -22,6 +23,7 @@ from edl.runtime.clock import now
 from edl.runtime.entry import Entry, enter_alone, enter_job
 from edl.runtime.framework import Exchange, Framework, Group, Transfer
 from edl.runtime.identity import Identity
+from edl.runtime.keeper import keeper_of
 from edl.runtime.piece import WHOLE, Piece
 from edl.runtime.teller import Teller
 from edl.types import WorkerId
@@ -58,6 +60,7 @@ class Session:
         self._left: bool | None = None
         self._pending: Generation | None = None
         self._moving: Callable[[], Transfer] | None = None  # state on its way, out or in
+        self._keeper = keeper_of(framework, identity.settings if identity else Settings())
         self._step_began = 0.0
         self._compute_s = 0.0
         if self.agent is not None:
@@ -85,10 +88,17 @@ class Session:
             raise UsageError("this worker has left the job already")
         entry: Entry
         if self.agent is None:
-            entry = enter_alone(self.framework, self.me, self.ledger)
+            entry = enter_alone(self.framework, self.me, self.ledger, self._keeper)
         else:
             try:
-                entry = enter_job(self.agent, self.framework, self.me, self.ledger, self._began)
+                entry = enter_job(
+                    self.agent,
+                    self.framework,
+                    self.me,
+                    self.ledger,
+                    began=self._began,
+                    keeper=self._keeper,
+                )
             except Leave:
                 self.gone = True
                 raise
@@ -219,6 +229,8 @@ class Session:
         assert self._records is not None
         records, self._records = self._records, None
         self.teller.committed(progress, records, decided, entering=entering)
+        if self._keeper is not None:
+            self._keeper.boundary(progress, rank=group.rank)
         if not self.ends_loop():
             verdict = self._verdict(records)
             if verdict.stop or verdict.switch_to is not None:
@@ -340,6 +352,8 @@ class Session:
                 self._end_loop(self._finish_round(Kind.END))
                 self._await_moved()
             self.over = True
+            if self._keeper is not None:
+                self._keeper.end()
         self.gone = True
         if self.agent is None:
             return

@@ -19,7 +19,9 @@ from edl.runtime.board import Board
 from edl.runtime.framework import Group, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
+from edl.runtime.tensorfile import Tensors
 from edl.torch.reducer import Reducer, Reduction
+from edl.torch.snapshot import capture, install
 from edl.torch.state import State
 from edl.types import WorkerId
 
@@ -52,6 +54,12 @@ class Plugin:
 
     def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
         return self.state.start_receiving(group)
+
+    def capture(self) -> tuple[Tensors, dict[str, Any]]:
+        return capture(self.state)
+
+    def install(self, tensors: Tensors, skeleton: dict[str, Any]) -> None:
+        install(self.state, tensors, skeleton)
 
     def warm_up(self) -> None:
         self.reducer.warm_up()

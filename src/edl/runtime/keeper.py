@@ -1,0 +1,93 @@
+"""A job's checkpoints, as its session knows them: one worker writes, and a new job goes on.
+
+Owns: where they go (EDL_CHECKPOINT, set by `edl run --checkpoint`) and what is in one beside the
+framework's tensors: step and ledger, so that a job that goes on uses each sample once. Holds: only
+rank 0 writes, and only steps that everybody has committed; only the source of the first generation
+reads, and everybody else takes the state from it as ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from edl.config import Settings
+from edl.errors import UsageError
+from edl.protocol.progress import Progress
+from edl.runtime.checkpoint import Checkpoint, CheckpointFolder
+from edl.runtime.framework import Framework
+from edl.runtime.saver import Copied, Saver
+
+__all__ = ["Keeper", "keeper_of"]
+
+# A checkpoint that is being written when the job ends gets so long to be finished.
+CLOSE_S = 60.0
+
+
+class Keeper:
+    """One worker's part in the job's checkpoints."""
+
+    def __init__(
+        self, folder: CheckpointFolder, framework: Framework, settings: Settings, *, resume: bool
+    ) -> None:
+        self._folder = folder
+        self._framework = framework
+        self._settings = settings
+        self._resume = resume
+        self._resumed: int | None = None
+        self._saver: Saver | None = None
+
+    def begin(self, progress: Progress) -> None:
+        """On the first generation's source, before anybody takes its state."""
+        self._folder.prepare()
+        found: Checkpoint | None = None
+        if self._resume:
+            found = self._folder.latest()
+        elif steps := self._folder.steps():
+            raise UsageError(
+                f"{self._folder.where} holds checkpoints, the last one of step {steps[-1]}; go on "
+                "from it with --resume, or give another --checkpoint folder"
+            )
+        if found is not None:
+            progress.adopt(found.extra["progress"])
+            self._framework.install(found.tensors, found.extra["framework"])
+            self._resumed = found.step
+
+    def boundary(self, progress: Progress, *, rank: int) -> None:
+        """A step is committed here."""
+        if rank != 0:
+            # Another one writes, perhaps since the last change of generation.
+            self._saver = None
+            return
+        if self._saver is None:
+            self._saver = Saver(
+                self._folder,
+                every_steps=self._settings.checkpoint_steps,
+                every_s=self._settings.checkpoint_s,
+                resumed=self._resumed,
+            )
+
+        def copy() -> Copied:
+            tensors, skeleton = self._framework.capture()
+            extra = {"progress": progress.snapshot(), "framework": skeleton}
+            return tensors, extra
+
+        self._saver.boundary(progress.step, copy)
+
+    def end(self) -> None:
+        """The closing record proves the last step: what was copied of it may be written."""
+        if self._saver is not None:
+            self._saver.stable()
+            self._saver.close(CLOSE_S)
+
+
+def keeper_of(
+    framework: Framework, settings: Settings, environment: Mapping[str, str] | None = None
+) -> Keeper | None:
+    """By the environment; None: this job writes no checkpoints."""
+    known = os.environ if environment is None else environment
+    url = known.get("EDL_CHECKPOINT", "")
+    if not url:
+        return None
+    folder = CheckpointFolder(url, keep=max(1, settings.checkpoint_keep))
+    return Keeper(folder, framework, settings, resume=known.get("EDL_RESUME", "") == "1")

@@ -1,0 +1,122 @@
+"""Nobody survived: a job goes on from its last checkpoint, on any number of workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edl.client import Job
+from edl.errors import UsageError
+from tests.integration.conftest import SCRIPTS, Start
+from tests.integration.judge import Journal, read_journal
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints come often, as the launcher finds in its environment."""
+    monkeypatch.setenv("EDL_CHECKPOINT_STEPS", "7")
+    monkeypatch.setenv("EDL_CHECKPOINT_KEEP", "2")
+
+
+def saved_steps(folder: Path) -> list[int]:
+    found = folder.glob("step-*/manifest.json")
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
+
+
+def await_saved(job: Job, folder: Path, least: int) -> None:
+    """Until a checkpoint of a step this far is complete; the job's events mark the time."""
+    while not any(step >= least for step in saved_steps(folder)):
+        assert job.running()
+        job.status()
+
+
+def joined(first: Journal, second: Journal, at: int) -> Journal:
+    """One history: what the first job did up to the checkpoint, and what the second did."""
+    lines = {
+        f"1-{worker}": [line for line in said if line.get("step", at) < at]
+        for worker, said in first.lines.items()
+    }
+    return Journal({**lines, **{f"2-{worker}": said for worker, said in second.lines.items()}})
+
+
+def alone(folder: Path, *arguments: str) -> Journal:
+    folder.mkdir()
+    command = [sys.executable, str(SCRIPTS / "journal.py"), "--log", str(folder), *arguments]
+    subprocess.run(command, check=True, timeout=120, env={**os.environ, "EDL_CHECKPOINT": ""})
+    return read_journal(folder)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_killed_job_goes_on_from_its_last_checkpoint(
+    start: Start, tmp_path: Path, workers: int
+) -> None:
+    kept, logs = tmp_path / "kept", [tmp_path / "log1", tmp_path / "log2"]
+    for log in logs:
+        log.mkdir()
+    many = ("--epochs", "4", "--optimizer", "adam")
+    job = start(
+        *("journal.py", "--log", str(logs[0]), *many, "--pause", "0.05"),
+        workers=2,
+        checkpoint=str(kept),
+    )
+    await_saved(job, kept, 28)
+    job.stop(force=True)
+    steps = saved_steps(kept)
+    assert len(steps) <= 3
+    job = start(
+        *("journal.py", "--log", str(logs[1]), *many),
+        workers=workers,
+        checkpoint=str(kept),
+        resume=True,
+    )
+    assert job.wait(120).state == "finished"
+    second = read_journal(logs[1])
+    resumed = min(second.counted())
+    assert resumed == steps[-1]
+    whole = joined(read_journal(logs[0]), second, resumed)
+    whole.check_exactly_once(samples=1003, epochs={0, 1, 2, 3})
+    whole.check_batches(batch=50, samples=1003)
+    second.check_replicas()
+    expected = alone(tmp_path / "alone", *many).losses()
+    assert whole.losses() == pytest.approx(expected, abs=1e-4)
+
+
+def test_checkpoints_of_another_job_are_not_mixed_up_with_this_one(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    arguments = ("journal.py", "--log", str(log), "--epochs", "1")
+    job = start(*arguments, checkpoint=str(kept))
+    assert job.wait(120).state == "finished"
+    assert saved_steps(kept) == [14, 21]
+    result = start(*arguments, checkpoint=str(kept)).wait(120)
+    assert result.state == "failed"
+    assert result.first_failure is not None
+    assert "go on from it with --resume" in result.first_failure.traceback
+    assert saved_steps(kept) == [14, 21]
+
+
+def test_a_first_run_may_ask_to_resume(start: Start, log: Path, tmp_path: Path) -> None:
+    job = start(
+        *("journal.py", "--log", str(log), "--epochs", "1"),
+        checkpoint=str(tmp_path / "kept"),
+        resume=True,
+    )
+    assert job.wait(120).state == "finished"
+    assert min(read_journal(log).counted()) == 0
+
+
+def test_what_cannot_be_is_told_at_once(start: Start, log: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--resume needs --checkpoint"):
+        start("journal.py", "--log", str(log), resume=True)
+    occupied = tmp_path / "file"
+    occupied.write_text("here")
+    job = start("journal.py", "--log", str(log), checkpoint=str(occupied))
+    result = job.wait(120)
+    assert result.state == "failed"
+    assert result.first_failure is not None
+    assert "no checkpoints in" in result.first_failure.traceback
