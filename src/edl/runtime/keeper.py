@@ -50,6 +50,8 @@ class Keeper:
             )
         if found is not None:
             progress.adopt(found.extra["progress"])
+            # What those had in hand who are not here goes to those who are.
+            progress.enter(progress.generation)
             self._framework.install(found.tensors, found.extra["framework"])
             self._resumed = found.step
 

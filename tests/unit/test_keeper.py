@@ -1,0 +1,115 @@
+"""A job's checkpoints: who writes, and what another set of workers finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from edl.config import Settings
+from edl.errors import UsageError
+from edl.protocol.progress import Progress
+from edl.protocol.shards import ShardLedger, ShardPart
+from edl.protocol.topology import draw_first
+from edl.runtime.framework import Framework
+from edl.runtime.keeper import Keeper, keeper_of
+from edl.runtime.tensorfile import Array, Tensors
+from edl.types import Address, Gpu, Member, WorkerId
+
+
+class Model:
+    """One tensor of four bytes stands for a training."""
+
+    def __init__(self) -> None:
+        self.value = b"none"
+
+    def capture(self) -> tuple[Tensors, dict[str, Any]]:
+        return {"model": {"value": Array("U8", (4,), self.value)}}, {"said": "hello"}
+
+    def install(self, tensors: Tensors, skeleton: dict[str, Any]) -> None:
+        assert skeleton == {"said": "hello"}
+        self.value = bytes(tensors["model"]["value"].data)
+
+
+def progress_of(*names: str) -> Progress:
+    members = [
+        Member(
+            worker=WorkerId(name),
+            address=Address("127.0.0.1", 1),
+            host="h",
+            slot=Gpu("h", i),
+            pid=1,
+        )
+        for i, name in enumerate(names)
+    ]
+    generation = draw_first(members, number=1, leader=WorkerId(names[0]), token=1)
+    ledger = ShardLedger.opened([5, 7, 9], batch=4, seed=1, epochs=1)
+    return Progress(me=WorkerId(names[0]), generation=generation, ledger=ledger)
+
+
+def keeper(folder: Path, model: Model, *, resume: bool) -> Keeper:
+    environment = {"EDL_CHECKPOINT": str(folder), "EDL_RESUME": "1" if resume else ""}
+    settings = Settings(checkpoint_steps=2)
+    made = keeper_of(cast("Framework", model), settings, environment)
+    assert made is not None
+    return made
+
+
+def step(progress: Progress) -> int:
+    """Everybody uses what it is given; returns how many samples that was."""
+    workers = progress.generation.workers()
+    samples = {}
+    for worker in workers:
+        part = progress.ledger.slice_of(worker, workers)
+        samples[worker] = part.count if isinstance(part, ShardPart) else 0
+    progress.ledger = progress.ledger.committed(samples)
+    progress.step += 1
+    return sum(samples.values())
+
+
+def test_no_folder_no_keeper() -> None:
+    assert keeper_of(cast("Framework", Model()), Settings(), {}) is None
+
+
+def test_others_go_on_with_what_was_in_hand(tmp_path: Path) -> None:
+    model, first = Model(), progress_of("w0", "w1")
+    writing = keeper(tmp_path, model, resume=False)
+    writing.begin(first)
+    model.value = b"done"
+    for _ in range(3):
+        step(first)
+        writing.boundary(first, rank=0)
+    writing.end()
+
+    model, second = Model(), progress_of("w5")
+    keeper(tmp_path, model, resume=True).begin(second)
+    assert second.step == 2
+    assert model.value == b"done"
+    used = 2 * 4
+    while not second.ledger.epoch_over():
+        used += step(second)
+    assert used == 5 + 7 + 9
+
+
+def test_only_the_first_rank_writes(tmp_path: Path) -> None:
+    progress = progress_of("w0", "w1")
+    silent = keeper(tmp_path, Model(), resume=False)
+    silent.begin(progress)
+    for _ in range(4):
+        step(progress)
+        silent.boundary(progress, rank=1)
+    silent.end()
+    assert not list(tmp_path.glob("step-*"))
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    progress = progress_of("w0")
+    writing = keeper(tmp_path, Model(), resume=False)
+    writing.begin(progress)
+    for _ in range(3):
+        step(progress)
+        writing.boundary(progress, rank=0)
+    writing.end()
+    with pytest.raises(UsageError, match="of step 2"):
+        keeper(tmp_path, Model(), resume=False).begin(progress_of("w0"))
