@@ -12,7 +12,7 @@ BENCH ?=
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo check test test-all seeded bench clean
+.PHONY: help setup demo check servers test test-all seeded bench clean
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
@@ -50,7 +50,10 @@ check: $(VENV)/.stamp-dev  ## Lint, types and house style: ruff, mypy strict, te
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/tidy
 
-test: check  ## check, then every test that is not marked slow
+servers:  ## Install etcd and ZooKeeper, which the tests start, where they are missing
+	@.ci/servers.sh
+
+test: check servers  ## check, then every test that is not marked slow
 	$(call run_tests,$(FIRST_DIRS),-n 2 $(NOT_SLOW))
 	$(call run_tests,$(QUICK_DIRS),-n 2 $(NOT_SLOW))
 	$(call run_tests,$(TIMED_DIRS),$(NOT_SLOW))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +15,13 @@ from edl.errors import StoreError
 from edl.store.base import Store, Swap, Versioned, open_store
 from edl.store.embedded import EmbeddedServer
 from edl.store.memory import MemoryStore
+from tests.contract.servers import Server
 
 ABSENT = Versioned(None, 0)
 PATIENCE_S = 10.0
 # Long enough that a busy machine does not lose the lease between two calls.
 SHORT_TTL_S = 0.4
+JOBS = itertools.count(1)
 
 
 @dataclass
@@ -30,35 +33,55 @@ class Kind:
 
 
 @contextmanager
-def memory() -> Iterator[Kind]:
+def memory(request: pytest.FixtureRequest) -> Iterator[Kind]:
     store = MemoryStore()
     yield Kind(connect=lambda: store, pass_time=store.advance)
     store.close()
 
 
 @contextmanager
-def embedded() -> Iterator[Kind]:
+def by_url(url: str, job: str) -> Iterator[Kind]:
     clients: list[Store] = []
 
     def connect() -> Store:
-        clients.append(open_store(server.url, job="contract", secret=b"s3cret"))
+        clients.append(open_store(url, job=job, secret=b"s3cret"))
         return clients[-1]
 
-    with EmbeddedServer(job="contract", secret=b"s3cret") as server:
-        yield Kind(connect=connect, pass_time=lambda seconds: None)
-        for client in clients:
-            client.close()
+    yield Kind(connect=connect, pass_time=lambda seconds: None)
+    for client in clients:
+        client.close()
 
 
-KINDS: dict[str, Callable[[], AbstractContextManager[Kind]]] = {
+@contextmanager
+def embedded(request: pytest.FixtureRequest) -> Iterator[Kind]:
+    with (
+        EmbeddedServer(job="contract", secret=b"s3cret") as server,
+        by_url(server.url, "contract") as kind,
+    ):
+        yield kind
+
+
+def etcd(request: pytest.FixtureRequest) -> AbstractContextManager[Kind]:
+    server: Server = request.getfixturevalue("etcd_server")
+    return by_url(server.url, f"contract-{next(JOBS)}")
+
+
+def zookeeper(request: pytest.FixtureRequest) -> AbstractContextManager[Kind]:
+    server: Server = request.getfixturevalue("zookeeper_server")
+    return by_url(f"{server.url}/a/prefix", f"contract-{next(JOBS)}")
+
+
+KINDS: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Kind]]] = {
     "memory": memory,
     "embedded": embedded,
+    "etcd": etcd,
+    "zookeeper": zookeeper,
 }
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Iterator[Kind]:
-    with KINDS[request.param]() as made:
+    with KINDS[request.param](request) as made:
         yield made
 
 

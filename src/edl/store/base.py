@@ -71,13 +71,36 @@ class Store(Protocol):
 
 
 def open_store(url: str, *, job: str, secret: bytes) -> Store:
+    """The secret is for the embedded store alone; the others have their own logins."""
+    # Imported here, because each kind of store imports the values above.
     scheme, separator, rest = url.partition("://")
     if separator and scheme == EMBEDDED_SCHEME:
-        # Here, because each kind of store imports the values above.
         from edl.store.embedded import EmbeddedStore
 
         return EmbeddedStore(Address.parse(rest.rstrip("/")), job=job, secret=secret)
+    from edl.store.url import StoreUrl, without_password
+
+    if separator and scheme in {"etcd", "etcds"}:
+        from edl.store.etcd import EtcdStore
+
+        options = frozenset({"ca", "cert", "key"} if scheme == "etcds" else ())
+        return EtcdStore(StoreUrl.parse(url, login=True, options=options), job=job)
+    if separator and scheme == "zookeeper":
+        parsed = StoreUrl.parse(url)
+        try:
+            from edl.store.zookeeper import ZooKeeperStore
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "kazoo":
+                raise
+            raise UsageError(
+                f"store {parsed} needs a client that is not installed; install it with: "
+                "pip install 'edl-elastic[zookeeper]'"
+            ) from error
+
+        return ZooKeeperStore(parsed, job=job)
     raise UsageError(
-        f"store {url!r} is of no known kind; known: {EMBEDDED_SCHEME}://HOST:PORT "
-        "(the store that `edl run` serves)"
+        f"store {without_password(url)!r} is of no known kind; known: "
+        f"{EMBEDDED_SCHEME}://HOST:PORT (the store that `edl run` serves), "
+        "etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/PREFIX], etcds://... (the same by TLS, "
+        "with ?ca=FILE&cert=FILE&key=FILE) and zookeeper://HOST:PORT[,HOST:PORT...][/PREFIX]"
     )
