@@ -8,7 +8,7 @@ refused by its path, so that nothing is silently left behind.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ import torch
 
 from edl.errors import UsageError
 
-__all__ = ["flatten", "unflatten"]
+__all__ = ["flatten", "matched", "unflatten"]
 
 _MAPS: dict[str, Callable[[list[Any]], Any]] = {
     "dict": dict,
@@ -84,6 +84,22 @@ def unflatten(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
         pairs = [(unflatten(k, tensors), unflatten(v, tensors)) for k, v in skeleton["pairs"]]
         return _MAPS[kind](pairs)
     return _ROWS[kind]([unflatten(row, tensors) for row in skeleton["rows"]])
+
+
+def matched(theirs: Any, mine: Any) -> Iterator[tuple[int, int]]:
+    """Tensors that stand at the same place in two skeletons, by their numbers."""
+    if not isinstance(theirs, dict) or not isinstance(mine, dict) or theirs["$"] != mine["$"]:
+        return
+    if theirs["$"] == "tensor":
+        yield theirs["at"], mine["at"]
+    elif "pairs" in theirs:
+        known = {key: value for key, value in mine["pairs"] if not isinstance(key, dict)}
+        for key, value in theirs["pairs"]:
+            if not isinstance(key, dict) and key in known:
+                yield from matched(value, known[key])
+    elif "rows" in theirs:
+        for one, other in zip(theirs["rows"], mine["rows"], strict=False):
+            yield from matched(one, other)
 
 
 def encode(skeleton: Any) -> bytes:
