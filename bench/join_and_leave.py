@@ -115,6 +115,14 @@ Process = subprocess.Popen[bytes]
 # As many threads as EDL gives each of two workers.
 RIVAL_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 2) // 2))}
 PORT = 29511
+# For EDL and the others alike: freed memory stays with its process. Otherwise every step of every
+# worker touches fresh pages for its gradients, which a virtual machine's host may have to find
+# first; with several workers starting at once that costs more than all else.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
 
 
 def torchft_round(options: argparse.Namespace, folder: Path, results: Results) -> None:
@@ -211,6 +219,8 @@ def tell(results: Results) -> None:
 
 def main() -> int:
     options = parse()
+    os.environ.update(KEEP_MEMORY)
+    RIVAL_ENVIRONMENT.update(KEEP_MEMORY)
     rounds: list[Callable[[argparse.Namespace, Path, Results], None]] = [edl_round]
     rivals = [name for name in options.rivals.split(",") if name]
     if unknown := set(rivals) - {"torchft", "stop-resume"}:

@@ -14,7 +14,7 @@ from edl.collective import gloo, lane
 from tests.integration.rings import build_ring, in_threads
 
 # More rows than slots, a small one among them, one just a slot long.
-SIZES = [5 << 20, 100, lane.SLOT, *[lane.LARGE + i for i in range(2 * lane.SLOTS)], 3 << 20]
+SIZES = [3 << 20, 100, lane.SLOT, *[lane.LARGE + i for i in range(2 * lane.SLOTS)], 2 << 20]
 
 
 def rows(seed: int) -> list[torch.Tensor]:

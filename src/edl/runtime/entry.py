@@ -79,6 +79,8 @@ def enter_job(
     keeper: Keeper | None,
 ) -> Entry:
     """Say that the context is prepared, wait to be let in, and take over the job's state."""
+    if agent.identity.request_id:
+        framework.warm_up()
     agent.post(ContextReady(context_s=now() - began))
     generation = _await_begin(agent)
     group = agent.entered(generation.number)
@@ -87,9 +89,7 @@ def enter_job(
     transfer, receiving = _NOTHING, None
     if not generation.founding:
         # The first round of the new group is our first step, whichever number it has.
-        exchange = group.exchange(pack(_JOIN))
-        framework.warm_up()
-        rows = _await_rows(agent, group, exchange)
+        rows = _await_rows(agent, group, group.exchange(pack(_JOIN)))
         records = [unpack(row) for row in rows]
     if keeper is not None and generation.founding and generation.source == me:
         keeper.begin(progress)

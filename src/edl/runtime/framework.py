@@ -95,7 +95,7 @@ class Framework(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """A newcomer waits for its first step: what can be made ready is made ready now."""
+        """A newcomer is not in yet: whatever its first step would have to make is made now."""
         ...
 
     def even_out(self, group: Group, root: int) -> None:

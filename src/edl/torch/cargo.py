@@ -13,11 +13,11 @@ import torch
 
 from edl.errors import UsageError
 
-__all__ = ["bytes_of", "describe", "packed", "room_for", "unpacked"]
+__all__ = ["bytes_of", "describe", "fits", "packed", "room_for", "unpacked"]
 
 # Below this a tensor is packed with others; above, it travels from its own memory.
 _SMALL = 1 << 20
-_CHUNK = 16 << 20
+_CHUNK = 4 << 20
 
 
 def describe(tensor: torch.Tensor) -> dict[str, Any]:
@@ -27,6 +27,11 @@ def describe(tensor: torch.Tensor) -> dict[str, Any]:
         "stride": list(tensor.stride()) if _dense(tensor) else [],
         "device": tensor.device.type,
     }
+
+
+def fits(described: dict[str, Any], place: torch.Tensor) -> bool:
+    """Whether this tensor is what was described, so that it can be received in it."""
+    return describe(place) == described
 
 
 def room_for(described: dict[str, Any], place: torch.Tensor | None) -> torch.Tensor:

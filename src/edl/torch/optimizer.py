@@ -17,6 +17,17 @@ from edl.torch.plugin import Plugin
 
 __all__ = ["elastic"]
 
+_KNOWN = (
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.Adamax,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.SGD,
+)
 _FOREIGN = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 
 
@@ -62,10 +73,31 @@ def elastic(
     optimizer.__dict__.pop("step", None)
     optimizer.__class__ = type(f"Elastic{kind.__name__}", (kind,), attributes)
     plugin.reducer.watch(owned)
+    plugin.state_makers.append(lambda: _make_state(optimizer, kind, inner_step))
     plugin.state.optimizers.append(optimizer)
     if not any(model is known for known in plugin.state.models):
         plugin.state.models.append(model)
     return optimizer
+
+
+def _make_state(
+    optimizer: torch.optim.Optimizer, kind: type, inner_step: Callable[..., Any]
+) -> None:
+    """Let a newcomer's optimizer make its state, for the job's to be received in its place.
+
+    By a step with gradients of zero: what it does to the parameters does not matter, for those are
+    received too. Only torch's own optimizers, whose steps have no other effects.
+    """
+    if kind not in _KNOWN or optimizer.state:
+        return
+    owned = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    if any(p.grad is not None for p in owned):
+        return
+    for parameter in owned:
+        parameter.grad = torch.zeros_like(parameter)
+    inner_step()
+    for parameter in owned:
+        parameter.grad = None
 
 
 def _check(optimizer: object, model: object) -> None:

@@ -35,6 +35,7 @@ class Plugin:
 
     def __init__(self, identity: Identity | None, reduction: Reduction) -> None:
         self.state = State(reduction=str(reduction))
+        self.state_makers: list[Callable[[], None]] = []
         self._held: list[dict[str, Any]] = []
         self._rates: list[dict[str, Any]] = []
         self.session = Session(self, identity)
@@ -63,6 +64,8 @@ class Plugin:
 
     def warm_up(self) -> None:
         self.reducer.warm_up()
+        for make_state in self.state_makers:
+            make_state()
 
     def even_out(self, group: Group, root: int) -> None:
         """Everyone takes the root's buffers, in one message per dtype."""

@@ -21,8 +21,8 @@ import torch
 from edl.errors import UsageError
 from edl.runtime.clock import now
 from edl.runtime.framework import Group, Transfer
-from edl.torch.cargo import bytes_of, describe, packed, room_for, unpacked
-from edl.torch.tree import decode, encode, flatten, unflatten
+from edl.torch.cargo import bytes_of, describe, fits, packed, room_for, unpacked
+from edl.torch.tree import decode, encode, flatten, matched, unflatten
 
 __all__ = ["Holder", "State", "load_optimizer", "module_tensors"]
 
@@ -196,7 +196,8 @@ class State:
             )
 
     def _places(self, manifest: dict[str, Any]) -> list[torch.Tensor]:
-        """Where each tensor of the manifest goes: the model's own memory, or new memory."""
+        """Where each tensor of the manifest goes: the model's own memory, or the optimizer's if
+        it has some already, or new memory."""
         places: list[torch.Tensor | None] = [None] * len(manifest["tensors"])
         for index, model in enumerate(self.models):
             mine = module_tensors(model, live=True)
@@ -207,6 +208,12 @@ class State:
                 # backward must not mind that the weights changed under it.
                 places[entry["at"]] = mine[key].data
         described = manifest["tensors"]
+        for index, optimizer in enumerate(self.optimizers):
+            made: list[torch.Tensor] = []
+            skeleton = flatten(optimizer.state_dict(), f"optimizer {index}", made)
+            for theirs, mine_at in matched(manifest["optimizers"][index], skeleton):
+                if fits(described[theirs], made[mine_at]):
+                    places[theirs] = made[mine_at].detach()
         return [room_for(d, place) for d, place in zip(described, places, strict=True)]
 
     def _install_early(self, manifest: dict[str, Any], tensors: list[torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ import torch
 
 from edl.errors import UsageError
 
-__all__ = ["decode", "encode", "flatten", "from_json", "to_json", "unflatten"]
+__all__ = ["decode", "encode", "flatten", "from_json", "matched", "to_json", "unflatten"]
 
 _MAPS: dict[str, Callable[[list[Any]], Any]] = {
     "dict": dict,
@@ -86,6 +86,22 @@ def unflatten(skeleton: Any, tensors: list[torch.Tensor]) -> Any:
         pairs = [(unflatten(k, tensors), unflatten(v, tensors)) for k, v in skeleton["pairs"]]
         return _MAPS[kind](pairs)
     return _ROWS[kind]([unflatten(row, tensors) for row in skeleton["rows"]])
+
+
+def matched(theirs: Any, mine: Any) -> Iterator[tuple[int, int]]:
+    """Tensors that stand at the same place in two skeletons, by their numbers."""
+    if not isinstance(theirs, dict) or not isinstance(mine, dict) or theirs["$"] != mine["$"]:
+        return
+    if theirs["$"] == "tensor":
+        yield theirs["at"], mine["at"]
+    elif "pairs" in theirs:
+        known = {key: value for key, value in mine["pairs"] if not isinstance(key, dict)}
+        for key, value in theirs["pairs"]:
+            if not isinstance(key, dict) and key in known:
+                yield from matched(value, known[key])
+    elif "rows" in theirs:
+        for one, other in zip(theirs["rows"], mine["rows"], strict=False):
+            yield from matched(one, other)
 
 
 def encode(skeleton: Any) -> bytes:
