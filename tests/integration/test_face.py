@@ -80,6 +80,8 @@ REFUSALS = {
     ),
     "one of None, 'bf16', 'fp16'": "edl.init(compression='int8')",
     "size of a gradient bucket": "edl.init(bucket_mb=0)",
+    "bucket_mb='x'": "edl.init(bucket_mb='x')",
+    "compression=[]": "edl.init(compression=[])",
     "wraps a torch optimizer": "edl.init(); edl.Optimizer(3, model=torch.nn.Linear(1, 1))",
     "map-style dataset": "edl.init(); edl.DataLoader(iter([]), batch_size=2)",
     "at least 1": "edl.init(); edl.DataLoader([1, 2], batch_size=0)",

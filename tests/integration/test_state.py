@@ -11,6 +11,7 @@ import torch
 
 from edl.errors import UsageError
 from edl.runtime.framework import Group
+from edl.torch.optimizer import _make_state
 from edl.torch.state import State
 from tests.integration.rings import build_ring, in_threads
 
@@ -229,3 +230,32 @@ def test_another_model_is_refused() -> None:
     sender.start_sending(groups[0], {"step": 0})
     with pytest.raises(UsageError, match="this worker one of"):
         receiver.start_receiving(groups[1])
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_newcomers_optimizer_makes_its_state_beforehand(hooked: bool) -> None:
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    called: list[Any] = []
+    if hooked:
+        optimizer.register_step_pre_hook(lambda *args: called.append(args))
+    _make_state(optimizer, type(optimizer), optimizer.step)
+    assert all(p.grad is None for p in model.parameters())
+    # What a script hangs on its steps must not see one that never was.
+    assert bool(optimizer.state) is not hooked
+    assert not called
+
+
+def test_state_is_received_in_the_memory_that_is_there() -> None:
+    sender, receiver = State(), State()
+    for state, steps in ((sender, 3), (receiver, 1)):
+        model = net(seed=steps)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        train(model, optimizer, steps)
+        state.models.append(model)
+        state.optimizers.append(optimizer)
+    before = {v.data_ptr() for s in receiver.optimizers[0].state.values() for v in s.values()}
+    transfer(sender, [receiver])
+    after = {v.data_ptr() for s in receiver.optimizers[0].state.values() for v in s.values()}
+    assert after == before
+    assert_same(everything(receiver), everything(sender))

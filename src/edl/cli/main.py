@@ -98,7 +98,7 @@ def add_run(commands: Commands) -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="port of the launcher (any)")
     parser.add_argument(
-        "--checkpoint", metavar="URL", default="", help="write checkpoints to this folder or URL"
+        "--checkpoint", metavar="URL", help="write checkpoints to this folder or URL"
     )
     parser.add_argument(
         "--resume", action="store_true", help="go on from the last checkpoint there"

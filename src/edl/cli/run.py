@@ -16,6 +16,7 @@ from rich.text import Text
 
 from edl.cli.output import Output
 from edl.cli.table import event_line, live_view, notable, result_line
+from edl.errors import UsageError
 from edl.launch import detached
 from edl.launch.base import JobSpec
 from edl.launch.jobs import Result
@@ -96,6 +97,8 @@ def give_up_stdout() -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.checkpoint == "":
+        raise UsageError("--checkpoint is empty (an unset variable?); give a folder or a URL")
     spec = JobSpec(
         script=options.script,
         args=tuple(options.args),
@@ -107,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
         gpus=options.gpus,
         oversubscribe=options.oversubscribe,
         port=options.port,
-        checkpoint=options.checkpoint,
+        checkpoint=options.checkpoint or "",
         resume=options.resume,
     )
     if options.detach:

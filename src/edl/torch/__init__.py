@@ -76,7 +76,8 @@ def init(*, bucket_mb: float = 25.0, compression: str | None = None) -> None:
     """Start this worker. Call it once, first; the model and data are built meanwhile.
 
     Gradients are reduced in buckets of about `bucket_mb` while backward is still running.
-    `compression` is "bf16" or "fp16": float32 gradients travel in half the bytes, and are rounded.
+    `compression` is "bf16" or "fp16": float32 gradients travel in half the bytes, and are rounded;
+    fp16 also turns what is above 65504 into infinity, which bf16 does not.
     """
     global _plugin
     if _plugin is not None:

@@ -88,7 +88,10 @@ def _make_state(
     By a step with gradients of zero: what it does to the parameters does not matter, for those are
     received too. Only torch's own optimizers, whose steps have no other effects.
     """
-    if kind not in _KNOWN or optimizer.state:
+    # A step hook of the script would be called for a step that never was.
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    hooked = any(getattr(optimizer, name, None) for name in names)
+    if kind not in _KNOWN or optimizer.state or hooked:
         return
     owned = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     if any(p.grad is not None for p in owned):

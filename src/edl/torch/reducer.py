@@ -36,12 +36,13 @@ class Reduction:
     compression: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.bucket_mb < float("inf"):
+        number = isinstance(self.bucket_mb, (int, float)) and not isinstance(self.bucket_mb, bool)
+        if not number or not 0 < self.bucket_mb < float("inf"):
             raise UsageError(
-                f"bucket_mb={self.bucket_mb}: the size of a gradient bucket in MB, above 0 "
+                f"bucket_mb={self.bucket_mb!r}: the size of a gradient bucket in MB, above 0 "
                 "(25 by default)"
             )
-        if self.compression is not None and self.compression not in _COMPRESSIONS:
+        if self.compression is not None and self.compression not in [*_COMPRESSIONS]:
             raise UsageError(
                 f"compression={self.compression!r} is not one of None, "
                 f"{', '.join(map(repr, _COMPRESSIONS))}"
