@@ -43,6 +43,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
     parser.add_argument("--model", choices=["mlp", "resnet"], default="mlp")
     parser.add_argument("--wait", type=float, default=1.6, help="seconds for the whole batch")
+    parser.add_argument(
+        "--malloc", choices=["keep", "default"], default="keep", help="see KEEP_MEMORY"
+    )
     parser.add_argument("--rivals", default="torchft,stop-resume", help="'' for none")
     return parser.parse_args()
 
@@ -219,8 +222,9 @@ def tell(results: Results) -> None:
 
 def main() -> int:
     options = parse()
-    os.environ.update(KEEP_MEMORY)
-    RIVAL_ENVIRONMENT.update(KEEP_MEMORY)
+    if options.malloc == "keep":
+        os.environ.update(KEEP_MEMORY)
+        RIVAL_ENVIRONMENT.update(KEEP_MEMORY)
     rounds: list[Callable[[argparse.Namespace, Path, Results], None]] = [edl_round]
     rivals = [name for name in options.rivals.split(",") if name]
     if unknown := set(rivals) - {"torchft", "stop-resume"}:
@@ -239,7 +243,8 @@ def main() -> int:
             once(options, folder, results)
             shutil.rmtree(folder)
     print(
-        f"{options.model}, {options.optimizer}, wait {options.wait:g} s, {options.joiners} joining"
+        f"{options.model}, {options.optimizer}, wait {options.wait:g} s, malloc {options.malloc}, "
+        f"{options.joiners} joining"
     )
     tell(results)
     return 0
