@@ -18,12 +18,14 @@ import struct
 __all__ = ["break_connections", "ports_in"]
 
 
-
 def ports_in(value: bytes, bind: str) -> set[int]:
     """The ports of this address in a rendezvous value."""
     six = ":" in bind
     family = socket.AF_INET6 if six else socket.AF_INET
-    address = socket.inet_pton(family, bind)
+    try:
+        address = socket.inet_pton(family, bind)
+    except OSError:
+        return set()  # a name; rendezvous values hold numbers, and members are known by these
     between = rb".{4}" if six else b""
     pattern = struct.pack("=H", family) + rb"(..)" + between + re.escape(address)
     found = re.finditer(pattern, value, re.DOTALL)

@@ -11,17 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 
 from edl.errors import EdlError
 
-__all__ = ["Comparison", "Position", "compare"]
+__all__ = ["Comparison", "Position", "Standing", "compare"]
+
+
+class Standing(IntEnum):
+    """Whether a worker's state is the job's."""
+
+    NOTHING = 0  # a newcomer that has committed nothing, so its state is nobody's truth
+    FRESH = 1  # a founder that has not got the first leader's state yet: as good as any other
+    WHOLE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Position:
     """One worker's place in the history; the order of the fields is the order of being ahead."""
 
-    state: int  # 0: a newcomer that has committed nothing, so its state is nobody's truth
+    state: int  # a Standing
     step: int
     calls: int  # of optimizers, since the last commit
     acts: int  # reductions and ends of loops completed since the last commit
@@ -51,11 +60,14 @@ def compare(positions: Sequence[Position]) -> Comparison:
         raise EdlError(
             "nobody who had committed a step has survived; go on from the last checkpoint"
         )
-    ahead = (best.state, best.step, best.calls)
+    ahead, source = (best.state, best.step, best.calls), positions.index(best)
+    fresh = best.state == Standing.FRESH  # no two of them are alike
     return Comparison(
-        source=positions.index(best),
+        source=source,
         behind=tuple(
-            rank for rank, p in enumerate(positions) if (p.state, p.step, p.calls) < ahead
+            rank
+            for rank, p in enumerate(positions)
+            if (p.state, p.step, p.calls) < ahead or (fresh and rank != source)
         ),
-        late=tuple(rank for rank, p in enumerate(positions) if p.acts < best.acts or p.step < best.step),
+        late=tuple(rank for rank, p in enumerate(positions) if p.acts < best.acts),
     )
