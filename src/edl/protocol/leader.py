@@ -319,6 +319,7 @@ class Leader:
         conductor.enter(generation)
         conductor.generation_revision = revision
         conductor.last_number = max(last, generation.number)
+        self.voice.chronicle.orphaned = True
         told = self.voice.tell("leader.changed", leader=self.me)
         if lost is None or lost == self.me or lost not in generation:
             return [*told, *self.recovery.begin(now)]
