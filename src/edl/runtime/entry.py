@@ -23,7 +23,10 @@ from edl.runtime.framework import Exchange, Framework, Group, Transfer
 from edl.runtime.keeper import Keeper
 from edl.types import Address, Gpu, Member, WorkerId
 
-__all__ = ["Entry", "enter_alone", "enter_job"]
+__all__ = ["Entry", "enter_alone", "enter_job", "present_step"]
+
+# This process's own, once it trains: asked for when its script fails.
+_present: Progress | None = None
 
 _NOTHING = Transfer(seconds=0.0, bytes=0)
 _JOIN = StepRecord(
@@ -52,6 +55,17 @@ class Entry:
     records: list[StepRecord] | None
 
 
+def present_step() -> int | None:
+    """How many steps are done in this process; None until it is in its job."""
+    return None if _present is None else _present.step
+
+
+def _enter(progress: Progress) -> Progress:
+    global _present
+    _present = progress
+    return progress
+
+
 def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keeper | None) -> Entry:
     """A job of one worker in this process, with nobody to ask."""
     member = Member(
@@ -63,7 +77,7 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keep
     )
     generation = draw_first([member], number=1, leader=me, token=0)
     group = framework.build_group(generation, me, Board(lambda key, value: None), "127.0.0.1", 0.0)
-    progress = Progress(me=me, generation=generation, ledger=ledger)
+    progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
     if keeper is not None:
         keeper.begin(progress)
     return Entry(progress=progress, group=group, transfer=_NOTHING, receiving=None, records=None)
@@ -84,7 +98,7 @@ def enter_job(
     agent.post(ContextReady(context_s=now() - began))
     generation = _await_begin(agent)
     group = agent.entered(generation.number)
-    progress = Progress(me=me, generation=generation, ledger=ledger)
+    progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
     records: list[StepRecord] | None = None
     transfer, receiving = _NOTHING, None
     if not generation.founding:
