@@ -41,9 +41,10 @@ from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder, Result, find_job
 from edl.launch.logs import Tail
 from edl.launch.messages import EndJob
+from edl.launch.seen import bare_status, last_status
 from edl.launch.slots import listed, parse_slots
 from edl.protocol import messages as m
-from edl.types import Gpu, WorkerId
+from edl.types import Address, Gpu, WorkerId
 
 __all__ = ["Event", "Job", "parse_slots", "run", "scale_in", "scale_out"]
 
@@ -82,11 +83,18 @@ class Job:
         self.timeout_s = timeout_s
         self._folder: JobFolder | None = None
         if store is None or "EDL_SECRET_FILE" not in os.environ:
-            self._folder = find_job(handle)
-            store, secret = store or self._folder.info().store, self._folder.secret()
+            folder = self._folder = find_job(handle)
+            known = folder.info().launcher
+            self._access = Access(
+                job=handle,
+                store=store or folder.store(),
+                secret=folder.secret(),
+                launcher=Address.parse(known) if known else None,
+                run=folder.run,
+            )
         else:
             secret = _secret_from(Path(os.environ["EDL_SECRET_FILE"]))
-        self._access = Access(job=handle, store=store, secret=secret)
+            self._access = Access(job=handle, store=store, secret=secret)
 
     def __repr__(self) -> str:
         return f"Job({self.name!r})"
@@ -110,11 +118,11 @@ class Job:
         deadline = time.monotonic() + min(self.timeout_s, ANSWER_S)
         while True:
             if not self.running():
-                return self._last_status()
+                return last_status(self._files(), self.result())
             try:
                 leader = self._access.leader()
                 if leader is None:
-                    return _bare_status("starting")
+                    return bare_status("starting")
                 with self._access.connect(leader.address) as channel:
                     channel.send(m.AskStatus(request_id=_new_id()))
                     answer = channel.receive(max(0.0, deadline - time.monotonic()))
@@ -297,14 +305,6 @@ class Job:
         how = result.state if result else "its launcher was killed"
         return JobFinished(f"job {self.name} is over ({how})")
 
-    def _last_status(self) -> m.Status:
-        result = self.result()
-        return _bare_status(
-            result.state if result else "killed",
-            step=result.steps if result else 0,
-            adjustments=len(result.adjustments) if result else 0,
-        )
-
 
 def run(
     script: str,
@@ -318,6 +318,9 @@ def run(
     oversubscribe: bool = False,
     checkpoint: str = "",
     resume: bool = False,
+    max_restarts: int | None = None,
+    store: str = "",
+    host: str = "127.0.0.1",
     env: dict[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Job:
@@ -339,6 +342,9 @@ def run(
         oversubscribe=oversubscribe,
         checkpoint=checkpoint,
         resume=resume,
+        max_restarts=max_restarts,
+        store=store,
+        host=host,
         env=env or {},
     )
     job = Job(detached.start(spec), timeout_s=timeout_s)
@@ -380,25 +386,6 @@ def _how(result: Result | None) -> str:
     if failure is None:
         return result.why
     return f"worker {failure.worker}, {failure.reason} (log: {failure.log})\n{failure.traceback}"
-
-
-def _bare_status(state: str, *, step: int = 0, adjustments: int = 0) -> m.Status:
-    """A status without a leader to give it."""
-    return m.Status(
-        request_id="",
-        state=state,
-        step=step,
-        epoch=0,
-        epochs=0,
-        generation=0,
-        batch=0,
-        throughput=0.0,
-        step_s=0.0,
-        workers=(),
-        adjustment=None,
-        report={},
-        adjustments=adjustments,
-    )
 
 
 def _secret_from(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,49 @@ def test_a_killed_job_goes_on_from_its_last_checkpoint(
     second.check_replicas()
     expected = alone(tmp_path / "alone", *many).losses()
     assert whole.losses() == pytest.approx(expected, abs=1e-4)
+
+
+def runs_of(journal: Journal, restarted_at: int, first: int) -> Journal:
+    """One history of a job that began again: its first `first` workers up to the checkpoint."""
+    return Journal(
+        {
+            worker: [
+                line
+                for line in said
+                if int(worker.removeprefix("w")) >= first
+                or line.get("step", restarted_at) < restarted_at
+            ]
+            for worker, said in journal.lines.items()
+        }
+    )
+
+
+def test_a_job_whose_workers_are_all_killed_goes_on_by_itself(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    job = start(
+        *("journal.py", "--log", str(log), "--epochs", "4", "--pause", "0.05"),
+        workers=2,
+        checkpoint=str(kept),
+    )
+    await_saved(job, kept, 28)
+    for worker in job.status().workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    result = job.wait(120)
+    assert (result.state, result.restarts) == ("finished", 1), result
+    told = {event.what: event for event in job.events()}
+    assert told["job.restarting"].fields["restart"] == 1
+    assert "killed by SIGKILL" in str(told["job.restarting"].fields["why"])
+    resumed = told["job.resumed"].fields["from_step"]
+    journal = read_journal(log)
+    assert set(journal.lines) == {"w0", "w1", "w2", "w3"}
+    assert resumed == min(line["step"] for line in journal.lines["w2"] if "step" in line)
+    assert isinstance(resumed, int)
+    assert resumed >= 28
+    whole = runs_of(journal, resumed, 2)
+    whole.check_exactly_once(samples=1003, epochs={0, 1, 2, 3})
+    whole.check_batches(batch=50, samples=1003)
 
 
 def test_checkpoints_of_another_job_are_not_mixed_up_with_this_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -167,11 +168,15 @@ def happened(what: str, request_id: str = "", /, **fields: str | int | float) ->
 
 def training() -> Census:
     census = Census([W0, W1])
-    census.led = True
+    census.on_leader(True, 0.0)
     for worker in (W0, W1):
         census.on_started(worker, "")
     census.on_event(happened("job.started"))
     return census
+
+
+def generation(number: int, *members: WorkerId) -> bytes:
+    return json.dumps({"number": number, "members": list(members)}).encode()
 
 
 def joining(census: Census) -> None:
@@ -188,10 +193,65 @@ def judged(census: Census, worker: WorkerId, status: int, *, later: float = 0.0)
     return census.judge(100.0 + later)
 
 
-@pytest.mark.parametrize("status", [1, -9])
-def test_a_member_that_fails_fails_the_job(status: int) -> None:
-    (judgement,) = judged(training(), W1, status)
+@pytest.mark.parametrize("status", [1, -9, 143])
+def test_a_member_that_dies_is_lost_and_the_job_goes_on(status: int) -> None:
+    census = training()
+    (judgement,) = judged(census, W1, status)
+    assert judgement.lost
+    assert not judgement.failed
+    assert census.open
+    assert census.working() == 1
+    assert not census.deserted()
+
+
+def test_a_member_that_dies_before_training_begins_fails_the_job() -> None:
+    census = Census([W0, W1])
+    for worker in (W0, W1):
+        census.on_started(worker, "")
+    (judgement,) = judged(census, W1, 1)
     assert judgement.failed
+
+
+def test_word_of_the_first_generation_may_come_after_a_members_death() -> None:
+    census = Census([W0, W1])
+    census.on_leader(True, 0.0)
+    for worker in (W0, W1):
+        census.on_started(worker, "")
+    assert judged(census, W1, -9) == []
+    census.on_generation(generation(1, W0, W1))
+    (judgement,) = census.judge(100.1)
+    assert judgement.lost
+
+
+def test_a_dead_member_that_the_others_have_left_behind_is_lost() -> None:
+    census = training()
+    census.on_generation(generation(2, W0))
+    assert census.size == 1
+    (judgement,) = judged(census, W1, 1)
+    assert judgement.lost
+
+
+def test_newcomers_without_a_member_left_wait_for_nothing() -> None:
+    census = training()
+    joining(census)
+    judged(census, W0, -9)
+    assert not census.deserted()
+    judged(census, W1, -9)
+    assert census.deserted()
+    assert census.size == 2, "it begins again with as many"
+
+
+def test_a_job_lives_on_where_others_have_started_its_members() -> None:
+    census = training()
+    far = WorkerId("far")
+    census.on_generation(generation(2, W0, W1, far))
+    for worker in (W0, W1):
+        judged(census, worker, -9)
+    assert not census.open
+    assert census.elsewhere(200.0)
+    census.on_leader(False, 200.0)
+    assert census.elsewhere(200.0 + EXPLAIN_S - 1)
+    assert not census.elsewhere(200.0 + EXPLAIN_S + 1)
 
 
 def test_a_newcomer_that_fails_before_its_switch_harms_nobody() -> None:
@@ -204,14 +264,14 @@ def test_a_newcomer_that_fails_before_its_switch_harms_nobody() -> None:
     assert "before it had joined" in judgement.why
 
 
-def test_a_newcomer_that_fails_after_its_switch_fails_the_job() -> None:
+def test_a_newcomer_that_fails_after_its_switch_is_lost_as_any_member() -> None:
     census = training()
     joining(census)
     # Its end was seen before the word of the switch came.
     assert judged(census, W2, 1) == []
     census.on_event(happened("adjust.switching", "4f2", at=7))
     (judgement,) = census.judge(100.0)
-    assert judgement.failed
+    assert judgement.lost
 
 
 def test_a_leaver_may_end_as_it_likes() -> None:
@@ -231,16 +291,16 @@ def test_a_quiet_end_waits_for_its_explanation() -> None:
     assert not judgement.failed
 
 
-def test_a_quiet_end_in_the_middle_of_the_job_is_a_failure() -> None:
+def test_a_quiet_end_in_the_middle_of_the_job_is_a_loss() -> None:
     (judgement,) = judged(training(), W1, 0, later=EXPLAIN_S + 1)
-    assert judgement.failed
+    assert judgement.lost
     assert "while the others still trained" in judgement.why
 
 
-def test_everybody_leaving_quietly_without_an_end_is_a_failure() -> None:
+def test_everybody_leaving_quietly_without_an_end_is_a_loss() -> None:
     census = training()
     judged(census, W0, 0)
-    assert all(each.failed for each in judged(census, W1, 0, later=EXPLAIN_LAST_S + 0.1))
+    assert all(each.lost for each in judged(census, W1, 0, later=EXPLAIN_LAST_S + 0.1))
     assert not census.open
 
 
@@ -256,6 +316,17 @@ def test_a_failure_after_the_job_is_over_still_counts() -> None:
     census.on_state("finished")
     (judgement,) = judged(census, W0, 1)
     assert judgement.failed
+
+
+def test_a_kill_after_the_job_is_over_takes_no_success_from_the_others() -> None:
+    census = training()
+    census.on_state("finished")
+    (judgement,) = judged(census, W0, -9)
+    assert judgement.lost
+    assert not judgement.failed
+    assert not census.succeeded
+    judged(census, W1, 0)
+    assert census.succeeded
 
 
 def test_whom_the_launcher_ends_does_not_fail() -> None:

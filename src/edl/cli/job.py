@@ -17,10 +17,12 @@ from edl.cli.table import (
     result_line,
     status_fields,
     status_view,
+    told_failures,
 )
 from edl.client import Job, parse_slots
 from edl.errors import EdlError, UsageError
 from edl.launch.jobs import JobFolder, all_jobs
+from edl.launch.seen import Seen
 from edl.protocol.messages import AdjustmentRecord
 
 __all__ = ["events", "logs", "ps", "scale_in", "scale_out", "status", "stop"]
@@ -54,9 +56,9 @@ def status(options: argparse.Namespace) -> int:
         _console().print(status_view(job.name, now))
         return 0
     print(result_line(job.name, result))
-    if result.first_failure is not None:
-        failure = result.first_failure
-        print(f"first failure: worker {failure.worker}, {failure.reason}; log: {failure.log}")
+    for failure in told_failures(result) if result.first_failure else ():
+        order = "first failure" if failure == result.first_failure else "then"
+        print(f"{order}: worker {failure.worker}, {failure.reason}; log: {failure.log}")
         print(failure.traceback.rstrip())
     return 0
 
@@ -139,8 +141,9 @@ def _row(folder: JobFolder) -> dict[str, object] | None:
         print(f"edl: job {folder.name} does not answer: {error}", file=sys.stderr)
         return row
     members = sum(worker.rank >= 0 for worker in now.workers)
-    if running and now.workers:
-        row["workers"] = members
+    if not running:
+        members = Seen.read(folder).workers
+    row["workers"] = members or row["workers"]
     row["state"], row["step"] = now.state, now.step
     return row
 

@@ -85,7 +85,10 @@ def add_run(commands: Commands) -> None:
         "edl run train.py                      2 workers, or one per GPU\n"
         "edl run -n 4 train.py --lr 0.1        what follows SCRIPT is for the script\n"
         "edl run -n 2 --min 2 --max 8 --name mnist train.py\n"
-        "edl run -d --name mnist train.py      in the background; then `edl logs -f mnist`",
+        "edl run -d --name mnist train.py      in the background; then `edl logs -f mnist`\n"
+        "edl run --checkpoint runs/mnist --max-restarts 5 train.py\n"
+        "edl run --store etcd://10.0.0.5:2379 --host 10.0.0.7 train.py\n"
+        "edl run --store @store.url train.py   the store's URL, with a password, from a file",
     )
     parser.add_argument("-n", "--workers", type=positive, default=0, help="workers to start with")
     parser.add_argument("--min", type=positive, default=1, help="never fewer workers (1)")
@@ -102,6 +105,25 @@ def add_run(commands: Commands) -> None:
     )
     parser.add_argument(
         "--resume", action="store_true", help="go on from the last checkpoint there"
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=count,
+        metavar="N",
+        help="when no worker is left, go on from the last checkpoint; at most N times in a row "
+        "without getting further (3 with --checkpoint, else 0)",
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="etcd://HOST:PORT, etcds://... or zookeeper://HOST:PORT; @FILE: the URL in that file "
+        "(a store of its own)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="IP",
+        default="127.0.0.1",
+        help="this machine's address for workers elsewhere (127.0.0.1)",
     )
     parser.add_argument(
         "--output", choices=MODES, default="one", help="whose output to show: rank 0's, all, none"
@@ -219,6 +241,12 @@ def add_request(parser: Parser) -> None:
 def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
     return int(text)
 
 

@@ -8,6 +8,7 @@ import os
 import queue
 import sys
 import time
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -15,13 +16,14 @@ from rich.live import Live
 from rich.text import Text
 
 from edl.cli.output import Output
-from edl.cli.table import event_line, live_view, notable, result_line
+from edl.cli.table import event_line, live_view, notable, result_line, told_failures
 from edl.errors import UsageError
 from edl.launch import detached
 from edl.launch.base import JobSpec
 from edl.launch.jobs import Result
 from edl.launch.local import LocalLauncher
 from edl.protocol.messages import Status
+from edl.store.url import without_password
 
 __all__ = ["give_up_stdout", "run"]
 
@@ -96,6 +98,30 @@ def give_up_stdout() -> None:
     os.close(nowhere)
 
 
+def store_url(option: str | None) -> str:
+    """The URL that --store gives, by itself or as @FILE; empty: the launcher's own store."""
+    if option is None:
+        return ""
+    if option.startswith("@"):
+        try:
+            url = Path(option[1:]).expanduser().read_text().strip()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--store {option}: the file cannot be read: {error}") from error
+    else:
+        url = option
+        if without_password(url) != url:
+            print(
+                "edl: others can see the password in --store, in the list of processes; put the "
+                "URL in a file of your own and give --store @FILE",
+                file=sys.stderr,
+            )
+    if not url:
+        raise UsageError(
+            "--store is empty (an unset variable?); give a URL such as etcd://HOST:PORT"
+        )
+    return url
+
+
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint == "":
         raise UsageError("--checkpoint is empty (an unset variable?); give a folder or a URL")
@@ -112,6 +138,9 @@ def run(options: argparse.Namespace) -> int:
         port=options.port,
         checkpoint=options.checkpoint or "",
         resume=options.resume,
+        max_restarts=options.max_restarts,
+        store=store_url(options.store),
+        host=options.host,
     )
     if options.detach:
         print(detached.start(spec))
@@ -161,16 +190,18 @@ def _show_told(launcher: LocalLauncher, screen: Screen) -> None:
 
 
 def _show_end(job: str, result: Result) -> None:
-    failure = result.first_failure
-    if failure is None:
+    if result.first_failure is None:
         target = sys.stderr if result.state == "failed" else sys.stdout
         print(f"edl: {result_line(job, result)}", file=target, flush=True)
         return
     sys.stdout.flush()
-    trace = failure.traceback.rstrip()
-    lines = [f"edl: worker {failure.worker} of job {job} failed first: {failure.reason}"]
-    lines += [*(f"  {line}" for line in trace.splitlines()), f"edl: its log: {failure.log}"]
-    if failure.status == -9:
-        lines.append("edl: SIGKILL that nobody sent is often the kernel's: out of memory")
+    lines: list[str] = []
+    for failure in told_failures(result):
+        order = " too" if lines else " first"
+        lines.append(f"edl: worker {failure.worker} of job {job} failed{order}: {failure.reason}")
+        lines += (f"  {line}" for line in failure.traceback.rstrip().splitlines())
+        lines.append(f"edl: its log: {failure.log}")
+        if failure.status == -9:
+            lines.append("edl: SIGKILL that nobody sent is often the kernel's: out of memory")
     lines.append(f"edl: {result_line(job, result)}")
     print("\n".join(lines), file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from edl.client import Event
-from edl.launch.jobs import Result
+from edl.launch.jobs import Failure, Result
 from edl.protocol.messages import AdjustmentRecord, Happened, Status
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "result_line",
     "status_fields",
     "status_view",
+    "told_failures",
 ]
 
 NOTABLE = {
@@ -34,6 +35,12 @@ NOTABLE = {
     "worker.lost",
     "leader.changed",
     "job.contested",
+    "job.recovered",
+    "job.restarting",
+    "job.resumed",
+    "job.short",
+    "process.ended",
+    "checkpoint.failed",
 }
 
 
@@ -191,7 +198,17 @@ def result_line(job: str, result: Result) -> str:
     line = f"job {job} {result.state}: {result.steps} steps in {_duration(result.seconds)}"
     if result.adjustments:
         line += f", {len(result.adjustments)} adjustments"
+    if result.restarts:
+        line += f", {result.restarts} restart{'s' if result.restarts > 1 else ''}"
     return f"{line} ({result.why})" if result.why else line
+
+
+def told_failures(result: Result) -> tuple[Failure, ...]:
+    """The first failure, and the second where both raised on one batch."""
+    failures = result.failures or ((result.first_failure,) if result.first_failure else ())
+    both = len(failures) > 1 and failures[0].step is not None
+    both = both and failures[0].step == failures[1].step
+    return failures[: 2 if both else 1]
 
 
 def _colour(state: str) -> str:

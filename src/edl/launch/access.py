@@ -1,17 +1,21 @@
 """The way from a client to a running job: to its launcher, and through its store to its leader.
 
 Owns: nothing that lasts; every question has a connection of its own, so a leader or a launcher
-that was replaced between two questions is no special case.
+that was replaced between two questions, or a job that began again, is no special case.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
-from edl.errors import PeerError, StoreError, UsageError
+from edl.errors import PeerError, StoreError
+from edl.launch.keys import CURRENT_KEY, read_current
 from edl.launch.messages import port_codec
 from edl.protocol.election import LEADER_KEY, Known, read_leader
+from edl.store.base import EMBEDDED_SCHEME, Versioned, open_store
 from edl.store.service import StoreAnswer, StoreGet
+from edl.store.url import with_run
 from edl.types import Address
 from edl.wire.channel import Channel
 
@@ -21,20 +25,36 @@ CONNECT_S = 5.0
 
 
 class Access:
-    """PeerError when nobody is there, WrongSecret when they are somebody else's."""
+    """PeerError when nobody is there, WrongSecret when they are somebody else's.
 
-    def __init__(self, *, job: str, store: str, secret: bytes) -> None:
-        scheme, _, rest = store.partition("://")
-        if scheme != "edl":
-            raise UsageError(f"store {store!r} is of no known kind; give edl://HOST:PORT")
-        self._address = Address.parse(rest.rstrip("/"))
+    `launcher` and `run` are in the job's folder; without it they are asked of the store.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        store: str,
+        secret: bytes,
+        launcher: Address | None = None,
+        run: Callable[[], str] | None = None,
+    ) -> None:
+        self._store = store
         self._job = job
         self._secret = secret
+        self._run = run
         self._codec = port_codec()
         self._numbers = itertools.count(1)
+        scheme, _, rest = store.partition("://")
+        # Our own store is served by the launcher, on its port.
+        self._served = Address.parse(rest.rstrip("/")) if scheme == EMBEDDED_SCHEME else None
+        self._address = launcher or self._served
+        if self._served is None:
+            # Whatever is wrong with the URL is told now.
+            open_store(store, job=job, secret=secret).close()
 
     def launcher(self) -> Channel:
-        return self.connect(self._address)
+        return self.connect(self._address or self._current()[1])
 
     def connect(self, address: Address) -> Channel:
         return Channel(
@@ -53,10 +73,29 @@ class Access:
 
     def leader(self) -> Known | None:
         """Whom the store names as the leader; None while nobody leads."""
-        question = StoreGet(request_id=next(self._numbers), key=LEADER_KEY)
-        answer = self.ask_launcher(question)
+        run = self._run() if self._run is not None else self._current()[0]
+        found = self._read(run, LEADER_KEY)
+        return read_leader(found.value, found.revision) if found.value is not None else None
+
+    def _current(self) -> tuple[str, Address]:
+        found = self._read("", CURRENT_KEY)
+        if found.value is None:
+            raise PeerError(f"the store knows of no job {self._job!r} that runs")
+        return read_current(found.value)
+
+    def _read(self, run: str, key: str) -> Versioned:
+        if self._served is None:
+            store = open_store(with_run(self._store, run), job=self._job, secret=self._secret)
+            try:
+                return store.get(key)
+            finally:
+                store.close()
+        name = f"{run}/{key}" if run else key
+        with self.connect(self._served) as channel:
+            channel.send(StoreGet(request_id=next(self._numbers), key=name))
+            answer = channel.receive(CONNECT_S)
         if not isinstance(answer, StoreAnswer):
             raise PeerError(f"the store answered with a {type(answer).__name__}")
         if answer.error:
             raise StoreError(answer.error)
-        return read_leader(answer.value, answer.revision) if answer.value is not None else None
+        return Versioned(answer.value, answer.revision)

@@ -66,6 +66,8 @@ class Adjuster:
         def reserve() -> m.ScaleOut:
             wish = Reserve(request_id=self._request_id, count=count, gpus=gpus)
             answer = self._ask_launcher(wish)
+            if isinstance(answer, m.Retry):
+                raise PeerError(answer.reason)
             if not isinstance(answer, Reserved):
                 raise PeerError(f"the launcher answered with a {type(answer).__name__}")
             return m.ScaleOut(request_id=self._request_id, joiners=answer.joiners)

@@ -17,6 +17,8 @@ __all__ = ["MOST_AT_ONCE", "Backend", "Ended", "JobSpec", "WorkerPlan"]
 
 # Rather a slip of the keyboard than a wish; so many processes would end the machine.
 MOST_AT_ONCE = 1024
+# A fault of the machine is over after one or two; what is not would not be after ten either.
+RESTARTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class JobSpec:
     port: int = 0
     checkpoint: str = ""  # where checkpoints go; empty: nowhere
     resume: bool = False  # from the last one there
+    store: str = ""  # URL of a store that others serve; empty: the launcher's own
+    host: str = "127.0.0.1"  # the address that launcher and workers listen on
+    max_restarts: int | None = None  # when nobody survived; None: see `restarts`
     env: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -56,8 +61,17 @@ class JobSpec:
             )
         if self.resume and not self.checkpoint:
             raise UsageError("--resume needs --checkpoint URL: where to find what to go on from")
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise UsageError(f"--max-restarts {self.max_restarts} is negative; give 0 for never")
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port {self.port} is no port; give 1 to 65535, or 0 for any")
+
+    @property
+    def restarts(self) -> int:
+        """How often in a row it is started again: unless told, only with checkpoints."""
+        if self.max_restarts is None:
+            return RESTARTS if self.checkpoint else 0
+        return self.max_restarts
 
     def founders(self, gpus: int) -> int:
         """How many workers the job starts with."""

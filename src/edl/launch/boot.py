@@ -12,6 +12,7 @@ import atexit
 import ctypes
 import gc
 import io
+import json
 import os
 import runpy
 import signal
@@ -25,8 +26,8 @@ from typing import NoReturn
 __all__ = ["main"]
 
 PR_SET_PDEATHSIG = 1
-# How long a worker whose peer vanished waits to be ended.
-PATIENCE_S = 10.0
+# How long a worker whose peer vanished waits, so that the launcher sees that one's end first.
+PATIENCE_S = 1.0
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
@@ -61,27 +62,52 @@ def report(error: BaseException) -> None:
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     sys.excepthook(type(error), error, error.__traceback__)
     sys.stderr.flush()
+    leave_note(error, "".join(traceback.format_exception(error)))
+
+
+def leave_note(error: BaseException, trace: str) -> None:
+    """For the launcher: the traceback, if there is one to show, and what failed at which step."""
     folder, worker = os.environ.get("EDL_JOB_DIR"), os.environ.get("EDL_WORKER")
     if not folder or not worker:
         return
-    target = Path(folder, "failures", f"{worker}.txt")
-    try:
-        target.parent.mkdir(exist_ok=True)
-        part = target.with_suffix(".part")
-        part.write_text("".join(traceback.format_exception(error)))
-        part.replace(target)
-    except OSError as problem:
-        print(f"edl: {target} could not be written: {problem}", file=sys.stderr)  # noqa: T201
+    note = {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "step": present_step(),
+        "own": not lost_peer(error),
+    }
+    files = {f"{worker}.json": json.dumps(note), f"{worker}.txt": trace}
+    for name, text in files.items():
+        target = Path(folder, "failures", name)
+        if not text:
+            continue
+        try:
+            target.parent.mkdir(exist_ok=True)
+            part = target.with_suffix(".part")
+            part.write_text(text)
+            part.replace(target)
+        except OSError as problem:
+            print(f"edl: {target} could not be written: {problem}", file=sys.stderr)  # noqa: T201
+
+
+def present_step() -> int | None:
+    """How many steps are done here, if this script ever began to train."""
+    entry = sys.modules.get("edl.runtime.entry")
+    return None if entry is None else entry.present_step()
+
+
+def lost_peer(error: BaseException) -> bool:
+    from edl.errors import PeerError
+
+    return isinstance(error, PeerError)
 
 
 def yield_to_culprit(error: BaseException) -> None:
-    """A worker that lost its peer is not the one that failed: let the launcher see that one first.
+    """A worker that lost its peer is not the one that failed: let that one end first.
 
-    The launcher ends this process as soon as it has seen who it was.
+    The launcher may end this process meanwhile.
     """
-    from edl.errors import PeerError
-
-    if isinstance(error, PeerError):
+    if lost_peer(error):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         threading.Event().wait(PATIENCE_S)
 
@@ -121,7 +147,10 @@ def run(script: str) -> int:
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
-        return exit_status(end)
+        status = exit_status(end)
+        if status & 0xFF:
+            leave_note(end, "")
+        return status
     except KeyboardInterrupt as error:
         report(error)
         return 128 + signal.SIGINT

@@ -2,11 +2,15 @@
 
 Pure. The launcher sees processes end, and hears from the leader who has joined and left; either
 may come first. Owns: the members as far as known, and ends that cannot be judged yet. Holds: a
-member that fails fails the job; a newcomer that fails before its switch harms nobody.
+member that dies once training has begun is lost, and the job goes on with the others; before that,
+and by an error of its own after the job's end, it fails the job; a newcomer that fails before its
+switch harms nobody.
 """
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,26 +19,34 @@ from edl.protocol.messages import Happened, Status
 from edl.protocol.tale import AdjustmentRecord, Parts
 from edl.types import WorkerId
 
-__all__ = ["Census", "Judged"]
+__all__ = ["Census", "Judged", "by_signal"]
 
 # The word that explains a quiet end may be a moment behind it.
 EXPLAIN_S = 10.0
 EXPLAIN_LAST_S = 1.0
+# Word of the first generation may be a moment behind the death of one of its members.
+FOUNDING_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An end with its meaning. `failed`: the job cannot go on; `why` is empty if all is well."""
+    """An end with its meaning. `why` is empty if all is well, or if the status says it all.
+
+    `lost`: a member is gone, and the others go on; `failed`: the job cannot go on.
+    """
 
     ended: Ended
-    failed: bool
-    why: str
+    lost: bool = False
+    failed: bool = False
+    why: str = ""
 
 
 class Census:
     """See the module. `now` is monotonic seconds."""
 
-    def __init__(self, founders: Iterable[WorkerId]) -> None:
+    def __init__(
+        self, founders: Iterable[WorkerId], *, records: Iterable[AdjustmentRecord] = ()
+    ) -> None:
         self._founders = set(founders)
         self._members = set(self._founders)
         self._left: set[WorkerId] = set()
@@ -45,11 +57,16 @@ class Census:
         self._undone: set[str] = set()
         self._unjudged: dict[WorkerId, tuple[Ended, float]] = {}
         self._dismissed: set[WorkerId] = set()
-        self.records: list[AdjustmentRecord] = []
+        self._lost: set[WorkerId] = set()
+        self._leaving: set[WorkerId] = set()  # asked to go, or allowed to
+        self._unled_at: float | None = None
+        self.records: list[AdjustmentRecord] = list(records)
         self.led = False
         self.founded = False
         self.over = ""
         self.step = 0
+        self.size = len(self._founders)  # of the last generation that is known
+        self.succeeded = False  # a member returned 0 after the job's end
         self._generation = 0
         # The launcher is ending the job itself: no end is a surprise any more.
         self.ending = False
@@ -70,7 +87,8 @@ class Census:
             case "job.finished" | "job.stopped":
                 self.over = event.what.removeprefix("job.")
             case "adjust.accepted":
-                self._named[request_id] = _workers(fields.get("workers", ""))
+                names = self._named[request_id] = _workers(fields.get("workers", ""))
+                self._leaving |= set(names) & self._members
             case "adjust.switching":
                 self._switch_step[request_id] = int(fields.get("at", event.step))
                 names = self._named.pop(request_id, ())
@@ -80,13 +98,13 @@ class Census:
                 )
             case "adjust.complete":
                 self._named.pop(request_id, None)
-                self._move(
-                    joined=_workers(fields.get("joined", "")), left=_workers(fields.get("left", ""))
-                )
+                left = _workers(fields.get("left", ""))
+                self._leaving |= set(left)
+                self._move(joined=_workers(fields.get("joined", "")), left=left)
                 at = self._switch_step.pop(request_id, event.step)
                 self.records.append(_record(event, step=at))
             case "adjust.undone":
-                self._named.pop(request_id, None)
+                self._leaving -= set(self._named.pop(request_id, ()))
                 self._undone.add(request_id)
 
     def on_status(self, status: Status) -> None:
@@ -94,10 +112,25 @@ class Census:
         # One of an earlier generation was overtaken by an event.
         if not status.generation or status.generation < self._generation:
             return
-        self._generation = status.generation
-        self.founded = True
         listed = {worker.id for worker in status.workers if worker.rank >= 0}
+        self._on_members(status.generation, listed)
+
+    def on_generation(self, value: bytes) -> None:
+        """The store's word: which generation exists. Nobody knows better."""
+        fields = json.loads(value)
+        number, members = int(fields["number"]), {WorkerId(str(w)) for w in fields["members"]}
+        if number >= self._generation:
+            self._on_members(number, members)
+
+    def _on_members(self, number: int, listed: set[WorkerId]) -> None:
+        self._generation = number
+        self.founded = True
+        self.size = len(listed) or self.size
         self._move(joined=listed - self._members, left=self._members - listed)
+
+    def on_leader(self, known: bool, now: float) -> None:
+        self.led = self.led or known
+        self._unled_at = None if known else self._unled_at or now
 
     def on_state(self, state: str) -> None:
         self.over = self.over or state
@@ -122,6 +155,25 @@ class Census:
     def open(self) -> bool:
         """Whether a process runs, or an end waits for its meaning."""
         return bool(self._alive or self._unjudged)
+
+    def elsewhere(self, now: float) -> bool:
+        """Whether the job lives on in members that somebody else started."""
+        if self.over or not self._strangers():
+            return False
+        return self._unled_at is None or now - self._unled_at < EXPLAIN_S
+
+    def deserted(self) -> bool:
+        """No member is left; whoever still runs waits for a job that is no more."""
+        mine = self._alive | self._unjudged.keys()
+        gone = self.founded and not self.over and not (mine & self._members)
+        return gone and bool(self._alive) and not self._strangers()
+
+    def working(self) -> int:
+        """How many members are known to be there."""
+        return len(self._members - self._lost)
+
+    def _strangers(self) -> set[WorkerId]:
+        return self._members - self._request_of.keys() - self._founders
 
     def is_member(self, worker: WorkerId) -> bool:
         return worker in self._members
@@ -156,43 +208,64 @@ class Census:
     def _meaning(self, ended: Ended, age_s: float) -> Judged | None:
         worker, status = ended.worker, ended.status
         if self.ending or worker in self._dismissed:
-            return Judged(ended=ended, failed=False, why="")
+            return Judged(ended=ended)
         if worker in self._left:
+            if status and worker not in self._leaving:
+                # The others noticed its death first, and went on without it.
+                return self._lose(ended, "")
             why = f"status {status} after it had left the job" if status else ""
-            return Judged(ended=ended, failed=False, why=why)
+            return Judged(ended=ended, why=why)
         if worker in self._members:
-            if status:
-                return Judged(ended=ended, failed=True, why="")
-            return self._meaning_of_quiet_end(ended, age_s)
+            return self._meaning_of_members(ended, age_s)
         if not status:
-            return Judged(ended=ended, failed=False, why="")
+            return Judged(ended=ended)
         # A newcomer: whether it had been taken in is for the leader to say.
         resolved = self._request_of.get(worker, "") in self._undone or self.over
         if resolved or (not self._alive and age_s > EXPLAIN_S):
-            return Judged(ended=ended, failed=False, why=f"status {status} before it had joined")
+            return Judged(ended=ended, why=f"status {status} before it had joined")
         return None
+
+    def _meaning_of_members(self, ended: Ended, age_s: float) -> Judged | None:
+        if not ended.status:
+            return self._meaning_of_quiet_end(ended, age_s)
+        if self.over:
+            # What it did for itself after the end, such as saving the model, was not done.
+            own = not by_signal(ended.status)
+            return Judged(ended=ended, failed=own, lost=not own)
+        if self.founded:
+            return self._lose(ended, "")
+        if self.led and self._alive and age_s <= FOUNDING_S:
+            return None
+        return Judged(ended=ended, failed=True)
+
+    def _lose(self, ended: Ended, why: str) -> Judged:
+        self._lost.add(ended.worker)
+        return Judged(ended=ended, lost=True, why=why)
 
     def _meaning_of_quiet_end(self, ended: Ended, age_s: float) -> Judged | None:
         """Status 0 is no failure, but in the middle of a job it is no success either."""
         if self.over or not self.led:
-            return Judged(ended=ended, failed=False, why="")
+            self.succeeded = self.succeeded or bool(self.over)
+            return Judged(ended=ended)
         if not self._alive and not self.founded:
-            return Judged(ended=ended, failed=False, why="")
+            return Judged(ended=ended)
         if age_s <= (EXPLAIN_S if self._alive else EXPLAIN_LAST_S):
             return None
-        return Judged(
-            ended=ended,
-            failed=True,
-            why="its script ended while the others still trained"
-            if self.founded
-            else "its script ended before training began, and the others wait for it",
-        )
+        if self.founded:
+            return self._lose(ended, "its script ended while the others still trained")
+        why = "its script ended before training began, and the others wait for it"
+        return Judged(ended=ended, failed=True, why=why)
 
     def _move(self, *, joined: Iterable[WorkerId], left: Iterable[WorkerId]) -> None:
         joined, left = set(joined), set(left)
         self._members |= joined - self._left
         self._members -= left
         self._left |= left
+
+
+def by_signal(status: int) -> bool:
+    """Whether a signal ended it: by the kernel, or SIGTERM once more while it was leaving."""
+    return status < 0 or status == 128 + signal.SIGTERM
 
 
 def _workers(text: str | int | float) -> tuple[WorkerId, ...]:

@@ -1,7 +1,8 @@
-"""How a job ends: by its own end, by a failure, or because somebody stopped it.
+"""How a job ends: by its own end, by failures, or because somebody stopped it.
 
-Owns: the first failure and the stop that was asked for. Holds: what came first counts, and the
-result tells it with the worker, its exit status, its traceback and where its log is.
+Owns: the workers that were lost or failed, and the stop that was asked for. Holds: what came first
+counts, and the result tells it with the worker, its exit status, its traceback and where its log
+is. A batch that raises on two workers ends the job: a third would fail on it too.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from collections import deque
 from typing import TextIO
 
 from edl.launch.base import Ended
-from edl.launch.census import Census, Judged
+from edl.launch.census import Census, Judged, by_signal
 from edl.launch.jobs import Failure, JobFolder, Result
+from edl.launch.notes import Note, read_note
 from edl.launch.processes import how_it_ended
 
 __all__ = ["Ending"]
 
 LOG_LINES = 20
+# A result tells of so many; the rest is in failures/ and logs/.
+FAILURES_TOLD = 8
 
 
 class Ending:
@@ -29,17 +33,32 @@ class Ending:
         self._stop_status = 0
         self._why = ""
         self._broken = ""
-        self._first: Judged | None = None
+        self._failures: list[Judged] = []
+        self._failed = False
+        self.twice = False  # a batch raised on two workers
         # Whether processes were signalled, rather than asked through the leader.
         self.forced = False
 
     @property
     def failed(self) -> bool:
-        return self._first is not None or bool(self._broken)
+        """Whether the job cannot go on."""
+        return self._failed or bool(self._broken)
 
     @property
     def stopping(self) -> bool:
         return bool(self._stop_status)
+
+    @property
+    def cause(self) -> Note | None:
+        """What ended the job, in the script's own words; None for a signal."""
+        if self._failed:
+            return self.note(self._failures[0].ended)
+        for judged in reversed(self._failures):
+            note = self.note(judged.ended)
+            # Whoever only lost its peer is not the cause.
+            if note is None or note.own:
+                return note
+        return None
 
     def stop(self, why: str, *, status: int) -> None:
         """Somebody asked for the end; the first one's exit status counts."""
@@ -47,30 +66,62 @@ class Ending:
             self._stop_status, self._why = status, why
 
     def fail(self, judged: Judged) -> None:
-        if self._first is None:
-            self._first = judged
+        if not self._failed:
+            self._failed = True
+            # Whoever was lost before was survived.
+            self._failures.insert(0, judged)
+
+    def lose(self, judged: Judged) -> str:
+        """The others go on; unless, as this returns, they must not."""
+        self._failures.append(judged)
+        mine = self.note(judged.ended)
+        if mine is None or not mine.own or mine.step is None:
+            return ""
+        for other in self._failures[:-1]:
+            note = self.note(other.ended)
+            if note is not None and note.own and note.step == mine.step:
+                self._failures.remove(other)
+                self._failures.remove(judged)
+                self._failures[:0] = [other, judged]
+                self._failed = self.twice = True
+                return (
+                    f"step {mine.step} raised on two workers, {other.ended.worker} and "
+                    f"{judged.ended.worker}"
+                )
+        return ""
 
     def fail_without_worker(self, why: str) -> None:
         self._broken = self._broken or why
 
     def also_ended(self, ended: Ended) -> None:
         """A worker that failed by itself before the one that was noticed first is the first."""
-        first = self._first
-        if first is not None and ended.status > 0 and ended.at < first.ended.at:
+        if not self._failed:
+            return
+        first = self._failures[0]
+        known = any(each.ended.worker == ended.worker for each in self._failures)
+        if not known and ended.status > 0 and ended.at < first.ended.at:
             # Its own status may be lost: it was asked to go while it was about to.
             why = "its script failed" if ended.status == 128 + signal.SIGTERM else ""
-            self._first = Judged(ended=ended, failed=True, why=why)
+            self._failures.insert(0, Judged(ended=ended, failed=True, why=why))
 
-    def result(self, seconds: float) -> Result:
+    def note(self, ended: Ended) -> Note | None:
+        """What a process that ended by itself has left about it."""
+        return None if by_signal(ended.status) else read_note(self._folder, ended.worker)
+
+    def result(self, seconds: float, *, restarts: int = 0) -> Result:
         state, status, why = self._outcome()
+        told = self._failures[:FAILURES_TOLD]
+        failures = tuple(self._failure(each) for each in told)
         return Result(
             state=state,
             exit_status=status,
             why=why,
-            first_failure=self._failure() if self._first else None,
+            first_failure=failures[0] if failures and state == "failed" else None,
             steps=self._census.step,
             seconds=round(seconds, 3),
             adjustments=tuple(self._census.records),
+            failures=failures,
+            restarts=restarts,
         )
 
     def _outcome(self) -> tuple[str, int, str]:
@@ -82,29 +133,38 @@ class Ending:
             return "stopped", self._stop_status, self._why
         if self._broken:
             return "failed", 1, self._broken
-        if self._first is not None:
-            return "failed", 1, f"worker {self._first.ended.worker} failed"
+        if self._failed:
+            first, *others = [each.ended.worker for each in self._failures]
+            both = f"workers {first} and {others[0]}" if self.twice else f"worker {first}"
+            return "failed", 1, f"{both} failed" + (" on the same batch" if self.twice else "")
         if census.over == "stopped":
             return "stopped", 128 + signal.SIGTERM, "every worker was told to leave"
-        if census.over:
-            return "finished", 0, ""
+        if census.over and (census.succeeded or not self._failures):
+            return "finished", 0, self._lost()
+        if self._failures:
+            return "failed", 1, "no worker is left"
         # Whatever ran, it was no job: say so, but the script's own success is not taken from it.
         return "finished", 0, "the script ended without training: it made no step through EDL"
 
-    def _failure(self) -> Failure:
-        assert self._first is not None
-        worker, status = self._first.ended.worker, self._first.ended.status
+    def _lost(self) -> str:
+        names = [each.ended.worker for each in self._failures]
+        return f"it lost {', '.join(names)} on the way" if names else ""
+
+    def _failure(self, judged: Judged) -> Failure:
+        worker, status = judged.ended.worker, judged.ended.status
         log = self._folder.log(worker)
         try:
             trace = self._folder.failure_file(worker).read_text()
         except FileNotFoundError:
             trace = _last_lines(log.open(errors="replace")) if log.exists() else ""
+        note = self.note(judged.ended)
         return Failure(
             worker=worker,
             status=status,
-            reason=self._first.why or how_it_ended(status),
+            reason=judged.why or how_it_ended(status),
             traceback=trace,
             log=str(log),
+            step=note.step if note else None,
         )
 
 

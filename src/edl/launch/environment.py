@@ -13,21 +13,21 @@ from edl.protocol.messages import Joiner
 __all__ = ["checkpoint_environment", "worker_environment"]
 
 
-def checkpoint_environment(spec: JobSpec) -> dict[str, str]:
-    """Where the job's checkpoints go, and whether it goes on from one."""
+def checkpoint_environment(spec: JobSpec, *, again: bool = False) -> dict[str, str]:
+    """Where the job's checkpoints go, and whether it goes on from one; `again`: after a restart."""
     if not spec.checkpoint:
         return {}
     local = "://" not in spec.checkpoint and "::" not in spec.checkpoint
     # A worker's script may change its folder; the path means the launcher's.
     where = os.path.abspath(os.path.expanduser(spec.checkpoint)) if local else spec.checkpoint
-    return {"EDL_CHECKPOINT": where, "EDL_RESUME": "1" if spec.resume else ""}
+    return {"EDL_CHECKPOINT": where, "EDL_RESUME": "1" if spec.resume or again else ""}
 
 
 def worker_environment(
     base: Mapping[str, str],
     *,
     folder: JobFolder,
-    store: str,
+    run: str,
     settings: Settings,
     joiner: Joiner,
     request_id: str,
@@ -44,11 +44,10 @@ def worker_environment(
         "PYTHONUNBUFFERED": "1",
         "EDL_JOB": folder.name,
         "EDL_JOB_DIR": str(folder.path),
-        "EDL_STORE": store,
+        "EDL_RUN": run,
         "EDL_SECRET_FILE": str(folder.secret_file),
         "EDL_WORKER": joiner.worker,
         "EDL_SLOT": str(joiner.slot),
-        "EDL_HOST": "127.0.0.1",
         "EDL_REQUEST": request_id,
         "EDL_FOUNDERS": str(founders),
     }

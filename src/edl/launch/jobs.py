@@ -1,6 +1,6 @@
 """The folders of jobs: what is known of a job from any directory, while it runs and afterwards.
 
-`$EDL_HOME/jobs/NAME/` (default ~/.edl) holds job.json, secret, lock, logs/, failures/,
+`$EDL_HOME/jobs/NAME/` (default ~/.edl) holds job.json, secret, store, run, lock, logs/, failures/,
 events.jsonl and, at the end, result.json. Only its user may read it: the secret is in it.
 
 Owns: names and files. Holds: one running job per name, for the lock is held as long as the
@@ -58,17 +58,19 @@ class JobInfo:
     max: int
     slots: int
     python: str
+    launcher: str = ""  # where it listens; empty in a folder of an older version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The first worker that failed."""
+    """A worker that failed."""
 
     worker: str
     status: int
     reason: str
     traceback: str
     log: str
+    step: int | None = None  # steps done when its script raised, if it did
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,9 @@ class Result:
     steps: int
     seconds: float
     adjustments: tuple[AdjustmentRecord, ...]
+    # Every worker that was lost, in the order in which they were; of many, the first ones.
+    failures: tuple[Failure, ...] = ()
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,35 @@ class JobFolder:
     def events_file(self) -> Path:
         return self.path / "events.jsonl"
 
+    @property
+    def store_file(self) -> Path:
+        """The store's URL with its password; only its user may read it."""
+        return self.path / "store"
+
+    def store(self) -> str:
+        """The URL of the job's store, as it can be opened."""
+        try:
+            return self.store_file.read_text().strip()
+        except FileNotFoundError:
+            return self.info().store
+
+    def run(self) -> str:
+        """Which run of the job is on; each has keys of its own in the store."""
+        try:
+            return (self.path / "run").read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+    def write_run(self, run: str) -> None:
+        part = self.path / "run.part"
+        part.write_text(run + "\n")
+        part.replace(self.path / "run")
+
+    def write_store(self, url: str) -> None:
+        descriptor = os.open(self.store_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(url + "\n")
+
     def log(self, worker: str) -> Path:
         return self.logs / f"{worker}.log"
 
@@ -116,6 +150,9 @@ class JobFolder:
 
     def failure_file(self, worker: str) -> Path:
         return self.path / "failures" / f"{worker}.txt"
+
+    def note_file(self, worker: str) -> Path:
+        return self.path / "failures" / f"{worker}.json"
 
     def secret(self) -> bytes:
         with _reading(self.secret_file):
@@ -145,6 +182,7 @@ class JobFolder:
                     **fields,
                     "first_failure": Failure(**failure) if failure else None,
                     "adjustments": tuple(_record(each) for each in fields["adjustments"]),
+                    "failures": tuple(Failure(**each) for each in fields.get("failures", ())),
                 }
             )
 

@@ -1,33 +1,43 @@
-"""One job of local processes, from its first worker to its last.
+"""One job of local processes, from its first worker to its last, through restarts.
 
 Everything here runs in the hub's thread, which also starts the processes: it lives as long as the
 job, so no locks are needed and no worker is orphaned. Owns: the processes, and how the job ends.
-Holds: when the job is over no process of it is left, and result.json says how it ended.
+Holds: a worker that dies costs the job that worker; when nobody is left the job is started again
+from its last checkpoint, or is over; then no process of it is left, and result.json says how it
+ended. Each start is a run, with keys, workers and a census of its own.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import queue
+import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 
 from edl.config import Settings
+from edl.errors import Refused
 from edl.launch.base import Backend, Ended, JobSpec, WorkerPlan
 from edl.launch.census import Census, Judged
+from edl.launch.checkpoints import CheckpointNews
+from edl.launch.dismissal import Dismissal
 from edl.launch.ending import Ending
 from edl.launch.environment import checkpoint_environment, worker_environment
 from edl.launch.follow import Follower
+from edl.launch.history import History
 from edl.launch.jobs import JobFolder, Result
 from edl.launch.processes import how_it_ended
+from edl.launch.restarts import Again, Restarts
+from edl.launch.seen import EVERY_S, Seen
 from edl.launch.service import LaunchService
 from edl.launch.slots import SlotBook
+from edl.protocol.conductor import GENERATION_KEY
+from edl.protocol.election import LEADER_KEY
+from edl.protocol.leader import STATE_KEY
 from edl.protocol.messages import Happened, Joiner, ProcessEnded, Status, StopJob
 from edl.store.base import Versioned
 from edl.types import WorkerId
@@ -37,17 +47,15 @@ __all__ = ["Life"]
 
 log = logging.getLogger("edl.launch")
 
-# Between asking a process to go and killing it.
-TERMINATE_S = 3.0
-REMIND_S = 0.3
 # A newcomer whose adjustment was undone hears of it by itself; this is for one that does not.
 UNDONE_S = 5.0
 
 
 class Life:
-    """The `Floor` of the launch service. `told` carries what a user should see.
+    """The `Floor` of the launch service. `history.told` carries what a user should see.
 
-    `revoke` ends a lease in the store, by its name.
+    `begin_run` has the keys of a run watched, and `on_key` told of them; `revoke` ends a lease in
+    the store, by its name.
     """
 
     def __init__(
@@ -59,7 +67,8 @@ class Life:
         folder: JobFolder,
         slots: SlotBook,
         processes: Backend,
-        url: str,
+        environment: dict[str, str],
+        begin_run: Callable[[str], None],
         revoke: Callable[[str], None],
     ) -> None:
         self._hub = hub
@@ -68,42 +77,59 @@ class Life:
         self._folder = folder
         self._slots = slots
         self._processes = processes
-        self._url = url
+        self._environment = environment
+        self._begin_run = begin_run
         self._revoke = revoke
         self._pids: dict[WorkerId, int] = {}
-        self.service = LaunchService(self, slots, hub.send)
-        self.founders = self.service.found(spec.founders(slots.gpus))
-        self.follower = Follower(hub, on_event=self._on_event, on_status=self._on_status)
-        self._census = Census(joiner.worker for joiner in self.founders)
-        self._ending = Ending(folder, self._census)
-        self._events = open(folder.events_file, "a", buffering=1)  # noqa: SIM115
-        self._began = time.monotonic()
+        self._gone: set[WorkerId] = set()  # members of whose end the leader is being told
         self._interrupts = 0
-        self.told: queue.SimpleQueue[str | Happened] = queue.SimpleQueue()
+        self._restarts = Restarts(most=spec.restarts, checkpoint=bool(spec.checkpoint))
+        self._due: float | None = None  # when the next run begins, between two
+        self.history = History(folder)
+        self._checkpoints = CheckpointNews(folder)
+        self.service = LaunchService(self, slots, hub.send)
+        self._dismissal = Dismissal(hub, processes, folder, lambda: self.result is not None)
+        self._began = time.monotonic()
         self.status: Status | None = None
+        self._seen, self._see_at = Seen(), 0.0
         self.result: Result | None = None
-        self._last_event: Happened | None = None
         self.over_event = threading.Event()
+        self._census = Census(())
+        self._new_run(spec.founders(slots.gpus))
+
+    def _new_run(self, count: int) -> None:
+        """Refused if there are not enough slots."""
+        self.founders = self.service.found(count)
+        self.run = secrets.token_hex(4)
+        self._census = Census((j.worker for j in self.founders), records=self._census.records)
+        self._ending = Ending(self._folder, self._census)
+        self.follower = Follower(self._hub, on_event=self._on_event, on_status=self._on_status)
+        self._gone.clear()
 
     def close(self) -> None:
-        self._events.close()
+        self.history.close()
 
     # -- what the launch service asks ------------------------------------------------------
 
     def over(self) -> str:
         name = self._folder.name
-        if self._census.over or self._ending.failed or self.result is not None:
-            return f"job {name} is over"
-        return f"job {name} is stopping" if self._ending.stopping else ""
+        if self._ending.stopping and self.result is None:
+            return f"job {name} is stopping"
+        ended = self._census.over or (self._ending.failed and self._due is None)
+        return f"job {name} is over" if ended or self.result is not None else ""
+
+    def away(self) -> str:
+        return "" if self._due is None else f"job {self._folder.name} is restarting"
 
     def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
         joiners = tuple(joiners)
         together = len(self._processes.alive()) + len(joiners)
+        checkpoints = checkpoint_environment(self._spec, again=self._restarts.count > 0)
         for joiner in joiners:
             environment = worker_environment(
-                {**os.environ, **self._spec.env, **checkpoint_environment(self._spec)},
+                {**os.environ, **self._spec.env, **checkpoints, **self._environment},
                 folder=self._folder,
-                store=self._url,
+                run=self.run,
                 settings=self._settings,
                 joiner=joiner,
                 request_id=request_id,
@@ -135,6 +161,8 @@ class Life:
     # -- the launcher's callbacks ----------------------------------------------------------
 
     def begin(self) -> None:
+        self._folder.write_run(self.run)
+        self._begin_run(self.run)
         try:
             self.start(self.founders, "")
         except OSError as error:
@@ -147,8 +175,8 @@ class Life:
         self._interrupts += 1
         name = signal.Signals(signum).name
         self._stop(f"interrupted ({name})", status=128 + signum, force=self._interrupts > 1)
-        if self._interrupts == 1:
-            self.told.put("stopping at the end of this step; once more kills the workers")
+        if self._interrupts == 1 and self.result is None:
+            self.history.say("stopping at the end of this step; once more kills the workers")
 
     def on_message(self, peer: Peer, message: object) -> None:
         if self.follower.on_message(peer, message):
@@ -158,12 +186,16 @@ class Life:
         else:
             log.warning("launch.stray peer=%s message=%s", peer.name, type(message).__name__)
 
-    def on_leader(self, news: Versioned) -> None:
-        self._census.led = self._census.led or news.value is not None
-        self.follower.on_leader(news.value, news.revision)
-
-    def on_state(self, news: Versioned) -> None:
-        if news.value is not None:
+    def on_key(self, run: str, key: str, news: Versioned) -> None:
+        """What stands at a key of that run, at first and after each change."""
+        if run != self.run or self.result is not None or self._due is not None:
+            return
+        if key == LEADER_KEY:
+            self._census.on_leader(news.value is not None, time.monotonic())
+            self.follower.on_leader(news.value, news.revision)
+        elif key == GENERATION_KEY and news.value is not None:
+            self._census.on_generation(news.value)
+        elif key == STATE_KEY and news.value is not None:
             self._census.on_state(news.value.decode(errors="replace"))
 
     def on_tick(self) -> None:
@@ -176,18 +208,27 @@ class Life:
             self._ending.fail_without_worker(f"the launcher failed: {error!r}")
             self._kill_all()
             if not self._processes.alive():
-                self._finish()
+                self._conclude(self._result())
 
     def _look_around(self, now: float) -> None:
+        self.service.on_tick(now)
+        if self._due is not None:
+            if now >= self._due:
+                self._begin_again()
+            return
         for ended in self._processes.ended():
             self._on_ended(ended, now)
         for judged in self._census.judge(now):
             self._on_judged(judged)
-        self.service.on_tick(now)
         self.follower.on_tick(now)
+        for what, step, fields in self._checkpoints.poll():
+            self.history.note(what, step=step, **fields)
+        self._withdraw_gone()
         if self._census.over:
             self._dismiss(self._census.pending())
-        if not self._census.open:
+        elif self._census.deserted() and not self._ending.forced:
+            self._end_all()
+        if not self._census.open and not self._census.elsewhere(now):
             self._finish()
 
     # -- processes end ---------------------------------------------------------------------
@@ -205,34 +246,56 @@ class Life:
 
     def _on_judged(self, judged: Judged) -> None:
         worker = judged.ended.worker
-        if self._census.is_member(worker) or self._census.has_left(worker):
-            self.follower.withdraw(f"gone-{worker}")
         if judged.failed:
             self._ending.fail(judged)
             self._end_all()
+        elif judged.lost:
+            self._on_lost(judged)
         elif judged.why:
-            self.told.put(f"worker {worker}: {judged.why}; the job goes on")
+            self.history.say(f"worker {worker}: {judged.why}; the job goes on")
             log.warning("launch.harmless worker=%s why=%r", worker, judged.why)
+
+    def _on_lost(self, judged: Judged) -> None:
+        """A forced exit: the others go on without it, if there are any and they can."""
+        worker, how = judged.ended.worker, judged.why or how_it_ended(judged.ended.status)
+        left, least = self._census.working(), self._spec.min_workers
+        self.history.note("process.ended", step=self._census.step, worker=worker, how=how)
+        reason = self._ending.lose(judged)
+        if reason:
+            self.history.say(f"{reason}: the job ends")
+            self._end_all()
+        elif 0 < left < least:
+            self.history.note("job.short", step=self._census.step, workers=left, min=least)
 
     def _tell_gone(self, worker: WorkerId, request_id: str, why: str) -> None:
         gone = ProcessEnded(request_id=request_id, worker=worker, why=why)
         self.follower.tell(f"gone-{worker}", gone)
+        self._gone.add(worker)
+
+    def _withdraw_gone(self) -> None:
+        """Who is in no generation any more need not be reported to the next leader."""
+        for worker in [each for each in self._gone if self._census.has_left(each)]:
+            self._gone.discard(worker)
+            self.follower.withdraw(f"gone-{worker}")
 
     # -- what the leader says --------------------------------------------------------------
 
     def _on_status(self, status: Status) -> None:
         self.status = status
         self._census.on_status(status)
+        if status.generation and time.monotonic() >= self._see_at:
+            self._see(Seen.of(status))
+
+    def _see(self, seen: Seen) -> None:
+        self._seen, self._see_at = seen, time.monotonic() + EVERY_S
+        try:
+            seen.write(self._folder)
+        except OSError as error:
+            log.error("launch.seen not written why=%r", str(error))
 
     def _on_event(self, event: Happened) -> None:
-        self._last_event = event
         self._census.on_event(event)
-        self.told.put(event)
-        try:
-            self._events.write(json.dumps({"time": time.time(), **asdict(event)}) + "\n")
-        except OSError as error:
-            # A full disk must not end a job that trains.
-            log.error("launch.event lost seq=%d why=%r", event.seq, str(error))
+        self.history.add(event)
         if event.what == "adjust.complete":
             leavers = [WorkerId(w) for w in str(event.fields.get("left", "")).split(",") if w]
             allowance_s = self._settings.leave_allowance_s
@@ -243,13 +306,16 @@ class Life:
         if event.what in ("adjust.complete", "adjust.undone"):
             # The adjustment is settled, so nobody needs to hear again whose process ended.
             for worker in self._census.started_for(event.request_id):
-                self.follower.withdraw(f"gone-{worker}")
+                if not self._census.is_member(worker):
+                    self.follower.withdraw(f"gone-{worker}")
 
     # -- ending ----------------------------------------------------------------------------
 
     def _stop(self, why: str, *, status: int, force: bool) -> None:
         self._ending.stop(why, status=status)
-        if force:
+        if self._due is not None:
+            self._conclude(self._result())
+        elif force:
             self._kill_all()
         elif self._census.founded and not self._census.over:
             stop = StopJob(request_id=f"stop-{self._folder.name}", why=why)
@@ -258,28 +324,12 @@ class Life:
             self._end_all()
 
     def _end_all(self) -> None:
-        """Nothing is left to save: ask the processes to go, and do not wait long."""
         self._census.ending = self._ending.forced = True
-        for worker in self._processes.alive():
-            self._processes.terminate(worker)
-        self._hub.call_later(TERMINATE_S, self._kill_all)
-        self._hub.call_later(REMIND_S, self._remind)
-
-    def _remind(self) -> None:
-        """Ask those again whose script has failed: they only wait to be ended.
-
-        While it failed, the first request was to them a wish to leave at the step's end.
-        """
-        waiting = [w for w in self._processes.alive() if self._folder.failure_file(w).exists()]
-        for worker in waiting:
-            self._processes.terminate(worker)
-        if self.result is None:
-            self._hub.call_later(REMIND_S, self._remind)
+        self._dismissal.everybody()
 
     def _kill_all(self) -> None:
         self._census.ending = self._ending.forced = True
-        for worker in self._processes.alive():
-            self._processes.kill(worker)
+        self._dismissal.kill(self._processes.alive())
 
     def _dismiss(self, workers: Iterable[WorkerId]) -> None:
         """End processes that are no members (any more)."""
@@ -288,34 +338,76 @@ class Life:
             if worker not in alive or self._census.is_member(worker):
                 continue
             if self._census.on_dismissed(worker):
-                log.info("launch.dismissed worker=%s", worker)
-                self._processes.terminate(worker)
-                self._hub.call_later(TERMINATE_S, partial(self._processes.kill, worker))
+                self._dismissal.one(worker)
+
+    def _result(self) -> Result:
+        seconds = time.monotonic() - self._began
+        return self._ending.result(seconds, restarts=self._restarts.count)
 
     def _finish(self) -> None:
-        self.result = self._ending.result(time.monotonic() - self._began)
+        """Every process has ended: the job is over, or begins again."""
+        result, census = self._result(), self._census
+        if result.state == "failed" and not self._ending.stopping:
+            decided = self._restarts.decide(
+                began=census.founded,
+                over=bool(census.over),
+                step=census.step,
+                cause=self._ending.cause,
+                twice=self._ending.twice,
+            )
+            if isinstance(decided, Again):
+                self._pause(decided, result)
+                return
+            if decided.why:
+                result = replace(result, why=f"{result.why}; not started again: {decided.why}")
+        self._conclude(result)
+
+    def _pause(self, again: Again, result: Result) -> None:
+        self._due = time.monotonic() + again.pause_s
+        self.follower.close()
+        self.status = None
+        first = result.first_failure
+        why = f"{result.why} ({first.worker}: {first.reason})" if first else result.why
+        self.history.note(
+            "job.restarting",
+            step=result.steps,
+            restart=again.number,
+            why=why,
+            pause_s=again.pause_s,
+        )
+
+    def _begin_again(self) -> None:
+        """With as many workers as the last generation had."""
+        self._due = None
+        self.service.forget()
+        most = self._spec.max_workers or self._census.size
         try:
-            self._folder.write_result(self.result)
+            self._new_run(min(max(self._census.size, self._spec.min_workers), most))
+        except Refused as error:
+            self._ending.fail_without_worker(f"the job could not be started again: {error}")
+            self._conclude(self._result())
+            return
+        self.begin()
+
+    def _conclude(self, result: Result) -> None:
+        self._due = None
+        self.result = result
+        last = Seen.of(self.status) if self.status and self.status.generation else self._seen
+        self._see(replace(last, step=max(last.step, result.steps), workers=self._census.size))
+        try:
+            self._folder.write_result(result)
         except OSError as error:
             log.error("launch.result not written why=%r", str(error))
-        if self.result.state == "failed":
-            self._on_event(self._failure_event(self.result))
-        log.info("launch.over state=%s status=%d", self.result.state, self.result.exit_status)
-        self.service.on_job_over(f"job {self._folder.name}: {self.result.state}")
+        if result.state == "failed":
+            self._tell_failure(result)
+        log.info("launch.over state=%s status=%d", result.state, result.exit_status)
+        self.service.on_job_over(f"job {self._folder.name}: {result.state}")
         self.follower.close()
         self.over_event.set()
 
-    def _failure_event(self, result: Result) -> Happened:
+    def _tell_failure(self, result: Result) -> None:
         """The history's last line: no leader is left to write it."""
-        last, first = self._last_event, result.first_failure
-        fields: dict[str, str | int | float] = {"why": result.why}
+        first, fields = result.first_failure, {"why": result.why}
         if first is not None:
             fields |= {"worker": first.worker, "reason": first.reason, "log": first.log}
-        return Happened(
-            seq=last.seq + 1 if last else 1,
-            what="job.failed",
-            request_id="",
-            generation=last.generation if last else 0,
-            step=result.steps,
-            fields=fields,
-        )
+        self.history.note("job.failed", step=result.steps, **fields)

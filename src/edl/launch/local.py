@@ -10,30 +10,27 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from edl.config import Settings
-from edl.errors import UsageError
+from edl.errors import StoreError, UsageError
 from edl.launch.base import JobSpec
 from edl.launch.jobs import Claim, JobFolder, JobInfo, Result, claim
+from edl.launch.keys import Keys
 from edl.launch.life import Life
 from edl.launch.messages import port_codec
 from edl.launch.processes import LocalProcesses
 from edl.launch.slots import SlotBook, find_gpus, gpus_from_text
-from edl.protocol.election import LEADER_KEY
-from edl.protocol.leader import STATE_KEY
 from edl.protocol.messages import Happened, Status
-from edl.store.base import Store, Versioned, open_store
 from edl.store.service import EmbeddedService
+from edl.store.url import without_password
 from edl.wire.hub import Hub, Peer
 
 __all__ = ["LocalLauncher"]
 
 TICK_S = 0.05
-HOST = "127.0.0.1"
 
 
 class LocalLauncher:
@@ -53,12 +50,16 @@ class LocalLauncher:
         )
         self._slots = SlotBook(_devices(spec), limit=spec.slots, oversubscribe=spec.oversubscribe)
         self._slots.check_room(spec.founders(self._slots.gpus))
-        self._store: Store | None = None
         self._claim: Claim = claim(spec.name, stem=script.stem)
         try:
             self._hub = self._new_hub()
             try:
-                self._life = self._new_life(script)
+                self._keys = self._new_keys()
+                try:
+                    self._life = self._new_life(script)
+                except BaseException:
+                    self._keys.close()
+                    raise
             except BaseException:
                 self._hub.stop()
                 raise
@@ -73,7 +74,7 @@ class LocalLauncher:
     @property
     def told(self) -> queue.SimpleQueue[str | Happened]:
         """Lines for the user, and the job's events, as they come."""
-        return self._life.told
+        return self._life.history.told
 
     @property
     def status(self) -> Status | None:
@@ -88,9 +89,6 @@ class LocalLauncher:
     def start(self) -> None:
         """Serve the port and start the founders."""
         self._hub.start()
-        self._store = open_store(self._url, job=self.folder.name, secret=self.folder.secret())
-        self._store.watch(LEADER_KEY, self._posting(self._life.on_leader))
-        self._store.watch(STATE_KEY, self._posting(self._life.on_state))
         self._hub.post(self._life.begin)
 
     def interrupt(self, signum: int) -> None:
@@ -103,8 +101,7 @@ class LocalLauncher:
 
     def close(self) -> None:
         """Close the port and let go of the name. What still runs ends with this process."""
-        if self._store is not None:
-            self._store.close()
+        self._keys.close()
         self._hub.stop()
         self._life.close()
         self._claim.release()
@@ -125,11 +122,45 @@ class LocalLauncher:
         )
         self._store_service = EmbeddedService(hub.send, tick_s=TICK_S)
         try:
-            self._url = f"edl://{hub.listen(HOST, self._spec.port)}"
+            self._address = hub.listen(self._spec.host, self._spec.port)
         except BaseException:
             hub.stop()
             raise
         return hub
+
+    def _new_keys(self) -> Keys:
+        """The job's keys in its store; the store is asked once, so that its absence is told now."""
+        outside = self._spec.store
+        url = self._url = outside or f"edl://{self._address}"
+        keys = Keys(
+            url=url,
+            job=self.folder.name,
+            secret=self.folder.secret(),
+            launcher=self._address,
+            on_key=lambda *seen: self._hub.post(partial(self._life.on_key, *seen)),
+        )
+        if not outside:
+            return keys
+        try:
+            keys.check()
+        except StoreError as error:
+            keys.close()
+            raise UsageError(
+                f"--store {without_password(url)} does not answer: {error}; start it, correct the "
+                "URL, or leave --store out for the store that `edl run` brings along"
+            ) from error
+        except BaseException:
+            keys.close()
+            raise
+        self.folder.write_store(url)
+        return keys
+
+    def _store_environment(self) -> dict[str, str]:
+        """A password is given to workers in a file, for others may see an environment."""
+        environment = {"EDL_STORE": without_password(self._url), "EDL_HOST": self._spec.host}
+        if self._spec.store:
+            environment["EDL_STORE_FILE"] = str(self.folder.store_file)
+        return environment
 
     def _new_life(self, script: Path) -> Life:
         spec = self._spec
@@ -140,15 +171,16 @@ class LocalLauncher:
             folder=self.folder,
             slots=self._slots,
             processes=LocalProcesses(self.folder, [spec.script, *spec.args]),
-            url=self._url,
-            revoke=self._store_service.revoke,
+            environment=self._store_environment(),
+            begin_run=self._keys.begin,
+            revoke=self._keys.revoke if spec.store else self._store_service.revoke,
         )
         info = JobInfo(
             name=self.folder.name,
             pid=os.getpid(),
             script=str(script.resolve()),
             args=spec.args,
-            store=self._url,
+            store=without_password(self._url),
             created=time.time(),
             backend="local",
             workers=len(life.founders),
@@ -156,6 +188,7 @@ class LocalLauncher:
             max=spec.max_workers,
             slots=self._slots.total or 0,
             python=sys.executable,
+            launcher=str(self._address),
         )
         self.folder.write_info(info)
         return life
@@ -176,9 +209,6 @@ class LocalLauncher:
     def _on_tick(self) -> None:
         self._store_service.on_tick()
         self._life.on_tick()
-
-    def _posting(self, fn: Callable[[Versioned], None]) -> Callable[[Versioned], None]:
-        return lambda news: self._hub.post(partial(fn, news))
 
 
 def _devices(spec: JobSpec) -> dict[int, str]:

@@ -23,7 +23,7 @@ from edl.launch.messages import (
     StartWorkers,
 )
 from edl.launch.slots import SlotBook
-from edl.protocol.messages import Accepted, Finished, Joiner, Refusal
+from edl.protocol.messages import Accepted, Finished, Joiner, Refusal, Retry
 from edl.types import Gpu, WorkerId
 from edl.wire.hub import Peer
 
@@ -31,6 +31,7 @@ __all__ = ["Floor", "LaunchService"]
 
 REQUESTS = (Reserve, StartWorkers, Release, AwaitGone, EndJob)
 LAPSE_S = 60.0
+AWAY_S = 1.0
 
 
 class Floor(Protocol):
@@ -38,6 +39,9 @@ class Floor(Protocol):
 
     def over(self) -> str:
         """Why no more workers can be started; empty while the job goes on."""
+
+    def away(self) -> str:
+        """Why none can be started just now."""
 
     def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
         """Start their processes; OSError when the machine refuses."""
@@ -118,6 +122,12 @@ class LaunchService:
         self._slots.free(worker)
         self._answer_waiting(now)
 
+    def forget(self) -> None:
+        """The job begins again: what was reserved for its last run is free."""
+        for reservation in self._reservations.values():
+            self._let_go(reservation)
+        self._reservations.clear()
+
     def on_job_over(self, reason: str) -> None:
         for peer, request_id in self._enders:
             self._send(peer, Finished(request_id=request_id, reason=reason))
@@ -129,11 +139,13 @@ class LaunchService:
 
     # -- one function per request ----------------------------------------------------------
 
-    def _on_reserve(self, message: Reserve, now: float) -> Reserved | Refusal | Finished:
+    def _on_reserve(self, message: Reserve, now: float) -> Reserved | Refusal | Finished | Retry:
         request_id = message.request_id
-        over = self._floor.over()
+        over, away = self._floor.over(), self._floor.away()
         if over:
             return Finished(request_id=request_id, reason=over)
+        if away:
+            return Retry(request_id=request_id, reason=away, after_s=AWAY_S)
         known = self._reservations.get(request_id)
         if known is not None and (known.held or known.started):
             known.lapses = now + LAPSE_S

@@ -24,7 +24,10 @@ from edl.runtime.framework import Exchange, Framework, Group, Transfer
 from edl.runtime.keeper import Keeper
 from edl.types import Address, Gpu, Member, WorkerId
 
-__all__ = ["Entry", "enter_alone", "enter_job"]
+__all__ = ["Entry", "enter_alone", "enter_job", "present_step"]
+
+# This process's own, once it trains: asked for when its script fails.
+_present: Progress | None = None
 
 # No generation has this number: only a dismissal ends the wait for a later one.
 _NEVER = 1 << 62
@@ -57,6 +60,17 @@ class Entry:
     fault: GroupBroken | None = None  # the generation fell while this worker entered it
 
 
+def present_step() -> int | None:
+    """How many steps are done in this process; None until it is in its job."""
+    return None if _present is None else _present.step
+
+
+def _enter(progress: Progress) -> Progress:
+    global _present
+    _present = progress
+    return progress
+
+
 def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keeper | None) -> Entry:
     """A job of one worker in this process, with nobody to ask."""
     member = Member(
@@ -68,7 +82,7 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keep
     )
     generation = draw_first([member], number=1, leader=me, token=0)
     group = framework.build_group(generation, me, Board(lambda key, value: None), "127.0.0.1", 0.0)
-    progress = Progress(me=me, generation=generation, ledger=ledger)
+    progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
     if keeper is not None:
         keeper.begin(progress)
     return Entry(
@@ -95,7 +109,7 @@ def enter_job(
         framework.warm_up()
     agent.post(ContextReady(context_s=now() - began))
     generation = agent.wait_begun()
-    progress = Progress(me=me, generation=generation, ledger=ledger)
+    progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
     founder = not agent.identity.request_id
     source = generation.founding and generation.source == me
     if keeper is not None and source:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edl.config import Settings
 from edl.errors import UsageError
+from edl.store.url import with_run
 from edl.types import Gpu, JobHandle, WorkerId
 
 __all__ = ["Identity", "identify", "refuse_foreign_launchers"]
@@ -78,13 +79,26 @@ def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
         worker=worker,
         slot=Gpu.parse(known.get("EDL_SLOT", "localhost:0")),
         bind=known.get("EDL_HOST", "127.0.0.1"),
-        store=known["EDL_STORE"],
+        store=with_run(_store_url(known), known.get("EDL_RUN", "")),
         secret=secret,
         request_id=known.get("EDL_REQUEST", ""),
         founders=int(known.get("EDL_FOUNDERS", "1") or "1"),
         spawned_at=float(known.get("EDL_SPAWNED_AT", "0") or "0"),
         settings=Settings.from_environment(known),
     )
+
+
+def _store_url(known: Mapping[str, str]) -> str:
+    """With its password, which lies in a file: others may see a process's environment."""
+    path = known.get("EDL_STORE_FILE", "")
+    if not path:
+        return known["EDL_STORE"]
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the store's URL cannot be read from EDL_STORE_FILE={path}: {error}"
+        ) from error
 
 
 def program() -> str:

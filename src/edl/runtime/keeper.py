@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from edl.config import Settings
 from edl.errors import UsageError
 from edl.protocol.progress import Progress
 from edl.runtime.checkpoint import Checkpoint, CheckpointFolder
+from edl.runtime.clock import wall
 from edl.runtime.framework import Framework
 from edl.runtime.saver import Copied, Saver
+from edl.runtime.standing import note_failed, note_resumed, note_saved
 
 __all__ = ["Keeper", "keeper_of"]
 
@@ -28,12 +31,20 @@ class Keeper:
     """One worker's part in the job's checkpoints."""
 
     def __init__(
-        self, folder: CheckpointFolder, framework: Framework, settings: Settings, *, resume: bool
+        self,
+        folder: CheckpointFolder,
+        framework: Framework,
+        settings: Settings,
+        *,
+        resume: bool,
+        job_folder: Path | None = None,
     ) -> None:
+        """`job_folder`: where to tell how it stands; None: this machine has none of this job."""
         self._folder = folder
         self._framework = framework
         self._settings = settings
         self._resume = resume
+        self._job_folder = job_folder
         self._resumed: int | None = None
         self._saver: Saver | None = None
 
@@ -54,6 +65,8 @@ class Keeper:
             progress.enter(progress.generation)
             self._framework.install(found.tensors, found.extra["framework"])
             self._resumed = found.step
+            if self._job_folder is not None:
+                note_resumed(self._job_folder, found.step, found.time, progress.me)
 
     def boundary(self, progress: Progress, *, rank: int) -> None:
         """A step is committed here."""
@@ -67,6 +80,7 @@ class Keeper:
                 every_steps=self._settings.checkpoint_steps,
                 every_s=self._settings.checkpoint_s,
                 resumed=self._resumed,
+                on_done=self._note,
             )
 
         def copy() -> Copied:
@@ -75,6 +89,14 @@ class Keeper:
             return tensors, extra
 
         self._saver.boundary(progress.step, copy)
+
+    def _note(self, step: int, error: str) -> None:
+        if self._job_folder is None:
+            return
+        if error:
+            note_failed(self._job_folder, step, error)
+        else:
+            note_saved(self._job_folder, step, wall())
 
     def end(self) -> None:
         """The closing record proves the last step: what was copied of it may be written."""
@@ -92,4 +114,11 @@ def keeper_of(
     if not url:
         return None
     folder = CheckpointFolder(url, keep=max(1, settings.checkpoint_keep))
-    return Keeper(folder, framework, settings, resume=known.get("EDL_RESUME", "") == "1")
+    job = known.get("EDL_JOB_DIR", "")
+    return Keeper(
+        folder,
+        framework,
+        settings,
+        resume=known.get("EDL_RESUME", "") == "1",
+        job_folder=Path(job) if job else None,
+    )

@@ -61,12 +61,18 @@ class Saver:
         every_s: float = 600.0,
         resumed: int | None = None,
         clock: Callable[[], float] = now,
+        on_done: Callable[[int, str], None] = lambda step, error: None,
     ) -> None:
-        """An interval of 0 does not count. `resumed` is the step of the checkpoint gone on from."""
+        """An interval of 0 does not count. `resumed` is the step of the checkpoint gone on from.
+
+        `on_done` hears of every attempt, in the thread that made it; the error is empty if it
+        succeeded.
+        """
         self._folder = folder
         self._every_steps = every_steps
         self._every_s = every_s
         self._clock = clock
+        self._on_done = on_done
         self._tried_step = resumed or 0
         self._tried_at = clock()
         self._held: _Copy | None = None
@@ -160,6 +166,7 @@ class Saver:
             self._error = ""
             self._writing = None
         _log.info("checkpoint.saved step=%d s=%.3f", copied.step, self._clock() - began)
+        self._on_done(copied.step, "")
 
     def _failed(self, step: int, error: Exception) -> None:
         with self._lock:
@@ -177,3 +184,4 @@ class Saver:
                 error,
                 exc_info=None if known else error,
             )
+        self._on_done(step, str(error) or type(error).__name__)

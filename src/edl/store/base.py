@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from edl.errors import UsageError
 from edl.types import Address
 
-__all__ = ["Store", "Swap", "Versioned", "Watch", "open_store"]
+__all__ = ["Lasting", "Store", "Swap", "Versioned", "Watch", "open_store"]
 
 EMBEDDED_SCHEME = "edl"
 
@@ -70,6 +70,14 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Lasting(Protocol):
+    """A store that outlives its jobs, so that what they leave must be cleared away."""
+
+    def clear(self) -> None:
+        """Remove all keys of this job, or of this run of it, when nobody uses them any more."""
+
+
 def open_store(url: str, *, job: str, secret: bytes) -> Store:
     """The secret is for the embedded store alone; the others have their own logins."""
     # Imported here, because each kind of store imports the values above.
@@ -77,7 +85,10 @@ def open_store(url: str, *, job: str, secret: bytes) -> Store:
     if separator and scheme == EMBEDDED_SCHEME:
         from edl.store.embedded import EmbeddedStore
 
-        return EmbeddedStore(Address.parse(rest.rstrip("/")), job=job, secret=secret)
+        place, _, query = rest.partition("?")
+        run = query.removeprefix("run=") if query else ""
+        address = Address.parse(place.rstrip("/"))
+        return EmbeddedStore(address, job=job, secret=secret, run=run)
     from edl.store.url import StoreUrl, without_password
 
     if separator and scheme in {"etcd", "etcds"}:

@@ -110,10 +110,18 @@ class EmbeddedStore:
     """The client. Made at once, also while the server is away; a call then waits its time."""
 
     def __init__(
-        self, address: Address, job: str, secret: bytes, *, timeout_s: float = TIMEOUT_S
+        self,
+        address: Address,
+        job: str,
+        secret: bytes,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        run: str = "",
     ) -> None:
         check_secret(secret)
         self._address = address
+        # Each run of a job has keys of its own.
+        self._folder = f"{run}/" if run else ""
         self._job = job
         self._secret = secret
         self._timeout_s = timeout_s
@@ -139,15 +147,17 @@ class EmbeddedStore:
     # --- the four verbs ---
 
     def get(self, key: str) -> Versioned:
-        answer = self._call(lambda number: StoreGet(request_id=number, key=key))
+        name = self._folder + key
+        answer = self._call(lambda number: StoreGet(request_id=number, key=name))
         return Versioned(answer.value, answer.revision)
 
     def compare_and_swap(
         self, key: str, *, expected: int, value: bytes | None, lease: str | None = None
     ) -> Swap:
+        name = self._folder + key
         answer = self._call(
             lambda number: StoreSwap(
-                request_id=number, key=key, expected=expected, value=value, lease=lease
+                request_id=number, key=name, expected=expected, value=value, lease=lease
             ),
             repeatable=False,
         )
@@ -159,9 +169,10 @@ class EmbeddedStore:
         )
 
     def watch(self, key: str, notify: Callable[[Versioned], None]) -> _EmbeddedWatch:
-        watch = _EmbeddedWatch(self, key, notify, next(self._numbers))
+        name = self._folder + key
+        watch = _EmbeddedWatch(self, name, notify, next(self._numbers))
         try:
-            self._call(lambda number: StoreWatch(request_id=number, key=key), watch=watch)
+            self._call(lambda number: StoreWatch(request_id=number, key=name), watch=watch)
         except BaseException:
             watch.cancel()
             raise

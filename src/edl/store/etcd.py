@@ -124,6 +124,12 @@ class EtcdStore:
         self._tell(watch, found, revision)
         return watch
 
+    def clear(self) -> None:
+        # Up to the name that follows all that begin so: "0" comes after "/".
+        end = self._folder.removesuffix("/") + "0"
+        body = {"key": _encoded(self._folder), "range_end": _encoded(end)}
+        self._call("/v3/kv/deleterange", body)
+
     def close(self) -> None:
         with self._changed:
             self._closed = True

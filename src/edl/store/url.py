@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from edl.errors import UsageError
 from edl.types import Address
 
-__all__ = ["StoreUrl", "segment", "without_password"]
+__all__ = ["StoreUrl", "segment", "with_run", "without_password"]
 
 DEFAULT_PREFIX = "/edl"
 
@@ -34,12 +34,17 @@ def without_password(url: str) -> str:
     return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1:***@", url)
 
 
+def with_run(url: str, run: str) -> str:
+    """The same store, but keys of one run of a job alone; the URL as it is without a run."""
+    return f"{url}{'&' if '?' in url else '?'}run={quote(run, safe='')}" if run else url
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUrl:
     """`SCHEME://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/PREFIX][?OPTION=VALUE]`, taken apart.
 
     A host may be a name here, because certificates are made out to names. The prefix begins with
-    a slash and does not end with one.
+    a slash and does not end with one. `run` is known to every kind: see `with_run`.
     """
 
     scheme: str
@@ -48,13 +53,15 @@ class StoreUrl:
     user: str | None = None
     password: str = field(default="", repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{','.join(str(server) for server in self.servers)}"
 
     def folder(self, job: str) -> str:
         """What all names of a job begin with, without a slash at its end."""
-        return f"{self.prefix}/{segment(job)}"
+        folder = f"{self.prefix}/{segment(job)}"
+        return f"{folder}/{segment(self.run)}" if self.run else folder
 
     @staticmethod
     def parse(url: str, *, login: bool = False, options: frozenset[str] = frozenset()) -> StoreUrl:
@@ -65,6 +72,7 @@ class StoreUrl:
         except ValueError as error:
             raise UsageError(f"store {shown!r} is no URL: {error}") from None
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
+        run = given.pop("run", "")
         if unknown := sorted(set(given) - options):
             known = ", ".join(sorted(options)) or "none"
             raise UsageError(f"store {shown!r} has option {unknown[0]!r}; known here: {known}")
@@ -80,6 +88,7 @@ class StoreUrl:
             user=unquote(user) if at else None,
             password=unquote(password),
             options=given,
+            run=run,
         )
 
 

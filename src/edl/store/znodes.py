@@ -250,6 +250,23 @@ class Session:
 
         return self._ask(question, deadline)
 
+    def remove_tree(self, path: str, deadline: float) -> None:
+        """Delete a node and all below it; harmless where there is none."""
+
+        def question() -> None:
+            try:
+                names = self._result(self._client.get_children_async(path), deadline)
+            except NoNodeError:
+                return
+            for name in names:
+                self.remove_tree(f"{path}/{name}", deadline)
+            try:
+                self._result(self._client.delete_async(path), deadline)
+            except NoNodeError:
+                return  # an ephemeral one, whose session has just ended
+
+        self._ask(question, deadline)
+
     # --- what may not ---
 
     def swap(

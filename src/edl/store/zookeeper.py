@@ -144,6 +144,9 @@ class ZooKeeperStore:
             raise
         return watch
 
+    def clear(self) -> None:
+        self._main.remove_tree(self._folder, self._deadline())
+
     def close(self) -> None:
         with self._lock:
             self._closed = True

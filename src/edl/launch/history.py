@@ -1,0 +1,61 @@
+"""A job's history: events.jsonl, one line for each thing that happened, and what a user is told.
+
+The leader tells most of it; the launcher adds what only it can know, such as a restart. Owns: the
+file, and the numbers in it. Holds: numbers grow by one, also over leaders and restarts, so that a
+reader can ask for what came after the last one it has seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import time
+from dataclasses import asdict, replace
+
+from edl.launch.jobs import JobFolder
+from edl.protocol.messages import Happened
+
+__all__ = ["History"]
+
+log = logging.getLogger("edl.launch")
+
+
+class History:
+    """`told` carries what a user should see: lines, and events as they are written."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._file = open(folder.events_file, "a", buffering=1)  # noqa: SIM115
+        self._last: Happened | None = None
+        self.told: queue.SimpleQueue[str | Happened] = queue.SimpleQueue()
+
+    def add(self, event: Happened) -> None:
+        event = replace(event, seq=self._last.seq + 1 if self._last else 1)
+        self._last = event
+        self.told.put(event)
+        try:
+            self._file.write(json.dumps({"time": time.time(), **asdict(event)}) + "\n")
+        except OSError as error:
+            # A full disk must not end a job that trains.
+            log.error("launch.event lost seq=%d why=%r", event.seq, str(error))
+
+    def note(self, what: str, *, step: int, **fields: str | int | float) -> None:
+        """Something that no leader tells."""
+        generation = self._last.generation if self._last else 0
+        log.info("%s step=%d %s", what, step, " ".join(f"{k}={v!r}" for k, v in fields.items()))
+        self.add(
+            Happened(
+                seq=0,
+                what=what,
+                request_id="",
+                generation=generation,
+                step=step,
+                fields=fields,
+            )
+        )
+
+    def say(self, line: str) -> None:
+        self.told.put(line)
+
+    def close(self) -> None:
+        self._file.close()
