@@ -18,7 +18,6 @@ import struct
 __all__ = ["break_connections", "ports_in"]
 
 
-
 def ports_in(value: bytes, bind: str) -> set[int]:
     """The ports of this address in a rendezvous value."""
     six = ":" in bind

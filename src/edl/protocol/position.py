@@ -3,16 +3,14 @@
 Survivors compare their positions in-band, as the first act in the generation that is made of them.
 Every worker of a job goes through the same acts in the same order (steps, the script's own
 reductions, the ends of loops), and none completes an act that another has not begun; so two
-survivors differ by one act at most. Holds: the most advanced is the truth, nobody rolls back, and a
-worker that has never committed a step is no source for anybody.
+survivors differ by one act at most. A newcomer that has committed nothing is no survivor and never
+gets here. Holds: the most advanced is the truth, and nobody rolls back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-
-from edl.errors import EdlError
 
 __all__ = ["Comparison", "Position", "compare"]
 
@@ -21,7 +19,7 @@ __all__ = ["Comparison", "Position", "compare"]
 class Position:
     """One worker's place in the history; the order of the fields is the order of being ahead."""
 
-    state: int  # 0: a newcomer that has committed nothing, so its state is nobody's truth
+    state: int  # 0: a founder without the first leader's state, so its own is nobody's truth
     step: int
     calls: int  # of optimizers, since the last commit
     acts: int  # reductions and ends of loops completed since the last commit
@@ -47,15 +45,12 @@ class Comparison:
 def compare(positions: Sequence[Position]) -> Comparison:
     """Who is the truth, and what the others need of it."""
     best = max(positions)
-    if not best.state:
-        raise EdlError(
-            "nobody who had committed a step has survived; go on from the last checkpoint"
-        )
+    source = positions.index(best)
     ahead = (best.state, best.step, best.calls)
-    return Comparison(
-        source=positions.index(best),
-        behind=tuple(
-            rank for rank, p in enumerate(positions) if (p.state, p.step, p.calls) < ahead
-        ),
-        late=tuple(rank for rank, p in enumerate(positions) if p.acts < best.acts or p.step < best.step),
-    )
+    if best.state:
+        behind = [rank for rank, p in enumerate(positions) if (p.state, p.step, p.calls) < ahead]
+    else:
+        # Nobody has begun: these are founders, whose states differ, and any one will do.
+        behind = [rank for rank in range(len(positions)) if rank != source]
+    late = [rank for rank, p in enumerate(positions) if (p.step, p.acts) < (best.step, best.acts)]
+    return Comparison(source=source, behind=tuple(behind), late=tuple(late))
