@@ -52,6 +52,11 @@ class Settings:
     min_workers: int = 1
     max_workers: int = 0
 
+    @property
+    def patience_s(self) -> float:
+        """How long workers without a leader, or a leader without its founders, wait for them."""
+        return self.register_timeout_s + self.silence_s + self.lease_s
+
     def to_environment(self) -> dict[str, str]:
         return {f"EDL_{f.name.upper()}": repr(getattr(self, f.name)) for f in fields(self)}
 

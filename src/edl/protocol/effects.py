@@ -110,10 +110,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss:
-    """This worker is not wanted (any more); its script ends with status 0, or fails."""
+    """This worker is not wanted (any more); its script ends with status 0, or fails.
+
+    `over`: because the whole job is, so that whoever waits in the closing round has passed it.
+    """
 
     why: str
     failed: bool
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

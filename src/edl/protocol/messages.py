@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edl.protocol.recorded import Deed
 from edl.protocol.tale import (
     AdjustmentRecord,
     AdjustmentStatus,
@@ -29,6 +30,7 @@ class Register:
     member: Member
     request_id: str  # the scale-out it belongs to; empty for the founders
     process_start_s: float
+    last: int  # the highest generation that it has heard of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Hail:
 
     worker: WorkerId
     generation: int
+    last: int  # the highest one that it has heard of, so that no number is used twice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +98,6 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
-    """The answer to a Ping."""
-
     generation: int
     worker: WorkerId
 
@@ -187,6 +188,7 @@ class Handover:
     stopping: str
     answers: tuple[tuple[str, str, str], ...]  # request id, kind of answer, text
     records: tuple[AdjustmentRecord, ...]
+    deeds: tuple[Deed, ...]
     recent: tuple[Happened, ...]
     open_switch: OpenSwitch | None
 

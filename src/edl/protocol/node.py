@@ -11,7 +11,7 @@ from collections import deque
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Close, Dial, Dismiss, Effect, MayGo, Send, StoreSwap
+from edl.protocol.effects import Announce, Close, Dial, Effect, MayGo, Send, StoreSwap
 from edl.protocol.election import LEADER_KEY, Election, Known
 from edl.protocol.events import (
     Broke,
@@ -35,7 +35,7 @@ from edl.protocol.events import (
 )
 from edl.protocol.leader import Leader
 from edl.protocol.liveness import Liveness
-from edl.protocol.topology import Generation, read_generation
+from edl.protocol.standing import Standing
 from edl.protocol.worker import State, Worker
 from edl.types import Address, Member, WorkerId
 
@@ -92,7 +92,7 @@ class Node:
         self._heir = False  # the present generation's leader, but not yet in office
         self._over = False
         self._may_go = False
-        self._recorded: tuple[Generation, int] | None = None
+        self.standing = Standing(self.worker)
         self._liveness = Liveness(settings.silence_s)
 
     def step(self, event: Event, now: float) -> list[Effect]:
@@ -111,7 +111,8 @@ class Node:
             case LeaderSeen(value=value, revision=revision):
                 return self._on_leader_seen(value, revision, now)
             case StateSeen(value=value) if value:
-                return self.worker.dismiss(f"the job is {value.decode()}", failed=False)
+                self.standing.ended = f"the job is {value.decode()}"
+                return self.standing.leave_if_over()
             case Swapped():
                 return self._on_swapped(event, now)
             case PeerOpened(peer=peer):
@@ -131,9 +132,9 @@ class Node:
             case SwitchDecided():
                 return self._on_switch_decided(event, now)
             case Broke(generation=number, why=why):
-                self.worker.on_broke(number, why)
+                return self._on_broke(number, why)
             case GenerationSeen(value=value, revision=revision):
-                self._on_generation_seen(value, revision)
+                return self._on_generation_seen(value, revision, now)
             case Entered():
                 self._on_entered(event)
             case JobOver():
@@ -178,7 +179,9 @@ class Node:
     def _on_leader_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
         # One that is being dialled is not known to be gone: losing a lease is not death.
         answers = self._link is not None or self.leader is not None
-        at = self.election.saw(value, revision, leader_answers=answers)
+        at = self.election.saw(
+            value, revision, leader_answers=answers or not self.standing.is_eligible()
+        )
         if at is not None or (value is None and self.leader is not None):
             return [self._contest(expected=0)]
         known = self.election.known
@@ -194,13 +197,14 @@ class Node:
         if led and self.worker.state is State.LEAVING:
             # Its word that it has taken over may be lost; the store's is as good.
             return [MayGo()]
+        quiet: list[Effect] = [Announce(generation=0, switch_step=0, token=0)] if led else []
         here = self.worker.generation
         if self._heir and here is not None and known.worker in here:
             # Somebody else of this generation took the office that was meant for us.
             self._heir = False
             if self._over:
-                return [MayGo()]
-        return self._follow(known.worker, known.address)
+                return [*quiet, MayGo()]
+        return [*quiet, *self._follow(known.worker, known.address)]
 
     def _contest(self, *, expected: int) -> StoreSwap:
         self.election.contesting = True
@@ -213,6 +217,8 @@ class Node:
         )
 
     def _on_swapped(self, event: Swapped, now: float) -> list[Effect]:
+        if event.purpose == "generation" and event.value is not None:
+            self.standing.take_note(event.value, event.revision)
         if event.purpose != "leader":
             return self.leader.on_swapped(event, now) if self.leader else []
         won = self.election.swapped(done=event.done, value=event.value, revision=event.revision)
@@ -250,10 +256,9 @@ class Node:
             if self._predecessor is not None:
                 effects.append(Send(peer=self._predecessor, message=taken))
             self._past = None
-        elif self.worker.generation is not None:
+        elif self.standing.recorded is not None or self.worker.generation is not None:
             effects += self._inherit(self.leader, now)
-        if self._over and self.leader is not None:
-            effects += self.leader.on_job_over(now)
+        effects += self.leader.on_job_over(now) if self._over else []
         if old_link is not None:
             effects.append(Close(peer=old_link))
         self.worker.on_linked()
@@ -264,19 +269,32 @@ class Node:
 
     def _inherit(self, leader: Leader, now: float) -> list[Effect]:
         """The leader went without a word. Only a member of the last recorded generation leads."""
-        here = self.worker.generation
-        assert here is not None
-        base, revision = self._recorded or (here, 0)
-        if here.number == base.number:
-            base = here
-        if self.me.worker not in base:
-            return [Dismiss(why="the job went on without this worker", failed=False)]
-        last = max([base.number, self.worker.dead_upto, *self.worker.prepared])
-        return leader.inherit(base, revision=revision, last=last, lost=self._before, now=now)
+        found, revision = self.standing.base()
+        return leader.inherit(
+            found,
+            revision=revision,
+            last=self.worker.last,
+            entered=self.standing.has_entered(found.generation),
+            lost=self._before,
+            now=now,
+        )
 
-    def _on_generation_seen(self, value: bytes | None, revision: int) -> None:
-        if value is not None and (self._recorded is None or revision > self._recorded[1]):
-            self._recorded = (read_generation(value), revision)
+    def _on_generation_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
+        if value is None or not self.standing.take_note(value, revision):
+            return []
+        leader = self.leader
+        if (
+            leader is not None
+            and leader.conductor.generation is None
+            and self.standing.is_eligible()
+        ):
+            # The last leader had founded the job, and went before anybody heard of it.
+            return self._inherit(leader, now) if leader.conductor.asked is None else []
+        return self.standing.leave_if_out()
+
+    def _on_broke(self, number: int, why: str) -> list[Effect]:
+        self.worker.on_broke(number, why)
+        return self.standing.leave_if_over() or self.standing.leave_if_out()
 
     def _follow(self, worker: WorkerId, address: Address) -> list[Effect]:
         if self.following == worker and self._link is not None:
@@ -304,7 +322,7 @@ class Node:
             self.worker.on_unlinked()
             self._link = None
             self._redial_at = now + _REDIAL_S
-            if self.election.vacant():
+            if self.election.vacant() and self.standing.is_eligible():
                 return [self._contest(expected=0)]
             return []
         return self.leader.on_peer_closed(peer, why, now) if self.leader else []
@@ -314,7 +332,8 @@ class Node:
             return [self._dial()]
         if self.leader is not None:
             return self.leader.on_tick(now)
-        return self._listen_to_leader(now)
+        despair = self.standing.despair(now, after_s=self.settings.patience_s)
+        return [*despair, *self._listen_to_leader(now)]
 
     def _listen_to_leader(self, now: float) -> list[Effect]:
         """A leader that has been silent for too long is frozen or cut off."""
@@ -334,7 +353,7 @@ class Node:
             return self._on_handover(peer, message)
         if isinstance(message, m.HandoverTaken):
             self.leader = None
-            return [MayGo()]
+            return self.worker.out("it was scaled in") if self.worker.stuck else [MayGo()]
         from_leader = peer == self._link
         if from_leader and self.following is not None:
             self._liveness.heard(self.following, now)
@@ -360,6 +379,9 @@ class Node:
     def _on_switch_decided(self, event: SwitchDecided, now: float) -> list[Effect]:
         led = self.leader is not None
         target = self.worker.on_switch_decided(event.generation)
+        if target is not None and target.number != event.generation:
+            # It fell before this worker moved; the training thread is about to notice.
+            return []
         effects: list[Effect] = []
         if self.leader is not None:
             effects += self.leader.on_switch_decided(event.generation, event.step, now)
@@ -381,6 +403,7 @@ class Node:
             # The old leader still has to hand over: without us nobody would tell the end.
             self._over = True
             return []
+        self.election.may_lead = False
         self.worker.on_job_over()
         return [MayGo()]
 

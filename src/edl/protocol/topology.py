@@ -6,12 +6,10 @@ order of the stayers never changes, newcomers come last, and shares add up to th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edl.errors import StoreError
-from edl.types import Address, Gpu, Member, WorkerId
+from edl.types import Member, WorkerId
 
 __all__ = [
     "Generation",
@@ -19,9 +17,7 @@ __all__ = [
     "draw_first",
     "draw_next",
     "part_of",
-    "read_generation",
     "split",
-    "write_generation",
 ]
 
 
@@ -132,51 +128,6 @@ def draw_again(
         token=token,
         request_id=base.request_id,
     )
-
-
-def write_generation(generation: Generation) -> bytes:
-    """A generation as the store keeps it: all that a leader needs who knew nothing of it."""
-    fields = {
-        "number": generation.number,
-        "members": list(generation.workers()),
-        "token": generation.token,
-        "request_id": generation.request_id,
-        "leader": generation.leader,
-        "where": [
-            [m.address.host, m.address.port, m.host, m.slot.host, m.slot.index, m.pid]
-            for m in generation.members
-        ],
-    }
-    return json.dumps(fields).encode()
-
-
-def read_generation(value: bytes) -> Generation:
-    """The inverse, for a leader that takes over after a failure."""
-    try:
-        fields = json.loads(value)
-        members = tuple(
-            Member(
-                worker=WorkerId(name),
-                address=Address(where[0], where[1]),
-                host=where[2],
-                slot=Gpu(where[3], where[4]),
-                pid=where[5],
-            )
-            for name, where in zip(fields["members"], fields["where"], strict=True)
-        )
-        return Generation(
-            number=int(fields["number"]),
-            members=members,
-            newcomers=(),
-            source=members[0].worker,
-            leader=WorkerId(fields["leader"]),
-            founding=False,
-            mended=True,
-            token=int(fields["token"]),
-            request_id=str(fields["request_id"]),
-        )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise StoreError(f"the generation's key holds {value[:80]!r}, not a generation") from error
 
 
 def split(total: int, parts: int) -> tuple[int, ...]:

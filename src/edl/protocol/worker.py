@@ -70,9 +70,15 @@ class Worker:
         self._keys: dict[int, list[RendezvousKey]] = {}
         self._built: dict[int, GroupBuilt] = {}
         self._switched: Switched | None = None
+        self.last = 0  # the highest generation that this worker has heard of
         self.dead_upto = 0  # generations up to this number have fallen
         self._left_out: set[int] = set()  # fallen ones that were to go on without this worker
         self._stuck: Stuck | None = None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the training thread waits for the next generation."""
+        return self._stuck is not None
 
     # -- the link --------------------------------------------------------------------------
 
@@ -93,10 +99,14 @@ class Worker:
 
     def _introduction(self) -> list[Message]:
         if self.generation is not None:
-            return [Hail(worker=self.me.worker, generation=self.generation.number)]
+            number = self.generation.number
+            return [Hail(worker=self.me.worker, generation=number, last=self.last)]
         hello: list[Message] = [
             Register(
-                member=self.me, request_id=self.request_id, process_start_s=self.process_start_s
+                member=self.me,
+                request_id=self.request_id,
+                process_start_s=self.process_start_s,
+                last=self.last,
             )
         ]
         if self._context_s is not None:
@@ -211,7 +221,7 @@ class Worker:
         if isinstance(message, Fell):
             return self._on_fell(message.generation, message.why)
         if isinstance(message, Out):
-            return [*self._on_fell(here, message.why), *self._dismiss(message.why, failed=False)]
+            return self.out(message.why)
         if isinstance(message, Founded) and message.generation in self.prepared:
             target = self.prepared[message.generation]
             self._enter(target)
@@ -227,6 +237,7 @@ class Worker:
         stale = sorted(n for n in self.prepared if n < generation.number)
         why = f"generation {generation.number} is prepared instead"
         effects: list[Effect] = [DropGroup(number=n, why=why) for n in stale if self._forget(n)]
+        self.last = max(self.last, generation.number)
         # A leaver builds nothing, but must know whom the announced number leaves out.
         self.prepared[generation.number] = generation
         return [*effects, BuildGroup(generation=generation)]
@@ -242,6 +253,7 @@ class Worker:
         if self.generation is not None and self.dead_upto < self.generation.number <= upto:
             effects.append(BreakGroup(number=self.generation.number, why=why))
         self.dead_upto = max(self.dead_upto, upto)
+        self.last = max(self.last, upto)
         return effects
 
     def _on_undo(self, message: Undo) -> list[Effect]:
@@ -252,15 +264,26 @@ class Worker:
             effects += self._dismiss(message.why, failed=False)
         return effects
 
-    def _dismiss(self, why: str, *, failed: bool) -> list[Effect]:
+    def _dismiss(self, why: str, *, failed: bool, over: bool = False) -> list[Effect]:
         if self.state is State.DISMISSED:
             return []
         self.state = State.DISMISSED
-        return [Dismiss(why=why, failed=failed)]
+        return [Dismiss(why=why, failed=failed, over=over)]
 
-    def dismiss(self, why: str, *, failed: bool) -> list[Effect]:
-        """Somebody else found out that this worker is not needed."""
-        return self._dismiss(why, failed=failed) if self.generation is None else []
+    def dismiss(self, why: str, *, failed: bool, over: bool = False) -> list[Effect]:
+        """Somebody else found out that this worker is not needed; a member is, while it trains."""
+        wanted = self.generation is not None and self._stuck is None
+        return [] if wanted else self._dismiss(why, failed=failed, over=over)
+
+    def out(self, why: str) -> list[Effect]:
+        """The job goes on without this worker: nothing that it still does may count."""
+        everything = max([self.last, self.generation.number if self.generation else 0])
+        return [*self._on_fell(everything, why), *self._dismiss(why, failed=False)]
+
+    def left_out_of(self, number: int) -> bool:
+        """Whether this worker has heard of a generation that is to go on without it."""
+        target = self.prepared.get(number)
+        return number in self._left_out or (target is not None and self.me.worker not in target)
 
     def _ready(self, context_s: float) -> Ready:
         return Ready(worker=self.me.worker, request_id=self.request_id, context_s=context_s)

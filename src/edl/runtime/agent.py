@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 from edl.errors import EdlError, GroupBroken, Leave
 from edl.protocol import effects as fx
@@ -60,6 +61,7 @@ class Dismissal:
 
     why: str
     failed: bool
+    over: bool  # because the whole job is
 
 
 class Agent:
@@ -127,8 +129,7 @@ class Agent:
             GENERATION_KEY,
             lambda seen: self.post(GenerationSeen(value=seen.value, revision=seen.revision)),
         )
-        if self.identity.request_id:
-            self._store.watch(STATE_KEY, lambda seen: self.post(StateSeen(value=seen.value)))
+        self._store.watch(STATE_KEY, lambda seen: self.post(StateSeen(value=seen.value)))
 
     def post(self, event: Event, *, urgent: bool = True) -> None:
         """From any thread: the machines see it soon; what is not urgent, within a tick.
@@ -155,10 +156,11 @@ class Agent:
         with self.changed:
             return self.changed.wait_for(lambda: self.may_go, timeout_s)
 
-    def wait_begun(self, *, beyond: int = 0) -> Generation:
+    def wait_begun(self, *, beyond: int = 0) -> Generation | None:
         """Until the training thread may begin a generation later than this one.
 
-        Raises Leave, or what went wrong, if this worker turns out not to be wanted.
+        None: the job is over, and this worker was in it. Raises Leave, or what went wrong, if this
+        worker turns out not to be wanted.
         """
         with self.changed:
             self.changed.wait_for(
@@ -168,11 +170,17 @@ class Agent:
                 )
             )
             begun, dismissal = self.begun, self.dismissal
+        if dismissal is not None and dismissal.over and beyond:
+            return None
         if dismissal is not None:
-            self.stop()
-            raise EdlError(dismissal.why) if dismissal.failed else Leave(dismissal.why)
-        assert begun is not None
+            self.go()
         return begun
+
+    def go(self) -> NoReturn:
+        """This worker is dismissed: say goodbye, and tell the script."""
+        assert self.dismissal is not None
+        self.stop()
+        raise EdlError(self.dismissal.why) if self.dismissal.failed else Leave(self.dismissal.why)
 
     def broke(self, number: int, why: str) -> None:
         """From the training thread: this generation is dead for it, and for its neighbours."""
@@ -288,7 +296,7 @@ class Agent:
     def _dismiss(self, effect: fx.Dismiss) -> None:
         with self.changed:
             if self.dismissal is None:
-                self.dismissal = Dismissal(effect.why, effect.failed)
+                self.dismissal = Dismissal(effect.why, effect.failed, effect.over)
             self.may_go = True
             self.changed.notify_all()
             listeners = list(self._listeners)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from edl.errors import GroupBroken
 from edl.protocol.events import ContextReady
-from edl.protocol.position import Standing
 from edl.protocol.progress import Ledger, Progress
 from edl.protocol.record import Kind, StepRecord, pack, unpack
 from edl.protocol.topology import draw_first
@@ -29,8 +28,6 @@ __all__ = ["Entry", "enter_alone", "enter_job", "present_step"]
 # This process's own, once it trains: asked for when its script fails.
 _present: Progress | None = None
 
-# No generation has this number: only a dismissal ends the wait for a later one.
-_NEVER = 1 << 62
 _NOTHING = Transfer(seconds=0.0, bytes=0)
 _JOIN = StepRecord(
     kind=Kind.JOIN,
@@ -56,7 +53,7 @@ class Entry:
     transfer: Transfer
     receiving: Callable[[], Transfer] | None
     records: list[StepRecord] | None
-    standing: Standing
+    whole: bool  # this worker has the job's state
     fault: GroupBroken | None = None  # the generation fell while this worker entered it
 
 
@@ -91,7 +88,7 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keep
         transfer=_NOTHING,
         receiving=None,
         records=None,
-        standing=Standing.WHOLE,
+        whole=True,
     )
 
 
@@ -109,8 +106,8 @@ def enter_job(
         framework.warm_up()
     agent.post(ContextReady(context_s=now() - began))
     generation = agent.wait_begun()
+    assert generation is not None
     progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
-    founder = not agent.identity.request_id
     source = generation.founding and generation.source == me
     if keeper is not None and source:
         keeper.begin(progress)
@@ -121,14 +118,13 @@ def enter_job(
         group = agent.entered(generation.number)
         return _take_part(agent, framework, progress, group)
     except GroupBroken as error:
-        standing = Standing.FRESH if founder else Standing.NOTHING
         return Entry(
             progress=progress,
             group=group,
             transfer=_NOTHING,
             receiving=None,
             records=None,
-            standing=Standing.WHOLE if source else standing,
+            whole=source,
             fault=error,
         )
 
@@ -156,7 +152,7 @@ def _take_part(agent: Agent, framework: Framework, progress: Progress, group: Gr
         transfer=transfer,
         receiving=receiving,
         records=records,
-        standing=Standing.WHOLE if receiving is None else Standing.NOTHING,
+        whole=receiving is None,
     )
 
 
@@ -175,7 +171,7 @@ def _await_rows(agent: Agent, group: Group, exchange: Exchange) -> list[list[int
     answer = outcome.get()
     if answer is None or (isinstance(answer, GroupBroken) and agent.dismissal is not None):
         group.abandon()
-        agent.wait_begun(beyond=_NEVER)
+        agent.go()
     if isinstance(answer, GroupBroken):
         raise answer
     assert answer is not None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl.errors import GroupBroken
-from edl.protocol.position import Comparison, Position, Standing, compare
+from edl.protocol.position import Comparison, Position, compare
 from edl.protocol.progress import Progress
 from edl.runtime.agent import Agent
 from edl.runtime.framework import Framework, Group
@@ -39,7 +39,7 @@ class Mender:
 
     def __init__(self, framework: Framework, agent: Agent | None, *, approximate: bool) -> None:
         self.fault: GroupBroken | None = None  # why the present act is void
-        self.standing = Standing.NOTHING
+        self.whole = False  # this worker has the job's state
         self.calls = 0  # of optimizers, since the last commit
         self._framework = framework
         self._agent = agent
@@ -62,7 +62,7 @@ class Mender:
         self._framework.hold(heavy=False)
 
     def committed(self) -> None:
-        self.standing = Standing.WHOLE
+        self.whole = True
         self.calls, self._acts, self._last = 0, 0, None
 
     def done(self, act: Act) -> None:
@@ -82,20 +82,27 @@ class Mender:
             self._framework.broke()
             self._agent.broke(generation, str(error))
 
-    def mend(self, progress: Progress, begin: Callable[[], None]) -> tuple[Group, Act | None]:
+    def mend(
+        self, progress: Progress, begin: Callable[[], None]
+    ) -> tuple[Group | None, Act | None]:
         """Wait for what is left of the job, and go on with it.
 
         The act is the result of the one that this worker was in, if another has completed it.
         `begin` is what the first of all sources does, should it turn out to be this worker.
+        Without a group the job is over.
         """
         agent = self._agent
         assert agent is not None
         self._framework.put_back()
         number = progress.generation.number
-        if progress.generation.mended and self.standing is not Standing.WHOLE:
+        if progress.generation.mended and not self.whole:
             number -= 1  # it was let into this one, but has not been in it yet
         while True:
             generation = agent.wait_begun(beyond=number)
+            if generation is None:
+                # The others have passed the closing round, which needed this worker's part too.
+                self.fault = None
+                return None, Act(ended=True)
             number = generation.number
             try:
                 group = agent.entered(number)
@@ -113,13 +120,15 @@ class Mender:
 
     def _level(self, group: Group, progress: Progress, begin: Callable[[], None]) -> Act | None:
         """Bring everybody to where the most advanced one is."""
-        here = Position(state=self.standing, step=progress.step, calls=self.calls, acts=self._acts)
+        here = Position(
+            state=int(self.whole), step=progress.step, calls=self.calls, acts=self._acts
+        )
         positions = [Position.unpack(row) for row in group.exchange(here.pack()).result()]
         found = compare(positions)
         if group.rank == found.source:
-            if self.standing is Standing.FRESH:
+            if not self.whole:
                 begin()
-                self.standing = Standing.WHOLE
+                self.whole = True
             self._give(group, progress, found, positions)
         elif group.rank in found.behind or group.rank in found.late:
             best = positions[found.source]
@@ -140,7 +149,7 @@ class Mender:
         for rank in sorted({*found.behind, *found.late}):
             path = group.pair(found.source, rank)
             # Approximate: replicas may differ a little; a worker with no state at all may not.
-            bare = self._approximate and positions[rank].state == Standing.WHOLE
+            bare = self._approximate and bool(positions[rank].state)
             self._framework.start_sending(path, snapshot, extra=extra, bare=bare)()
 
     def _take(self, group: Group, progress: Progress, found: Comparison) -> Act | None:
@@ -152,7 +161,7 @@ class Mender:
         self._framework.hold(heavy=True)
         if group.rank in found.behind:
             progress.adopt(snapshot)
-            self.standing = Standing.WHOLE
+            self.whole = True
         act = snapshot["act"]
         if act is None:
             return None

@@ -102,9 +102,10 @@ class Rounds:
         moving, self._moving = self._moving, None
         keeper = self._keeper
         try:
-            self.group, act = self._mender.mend(
+            group, act = self._mender.mend(
                 progress, lambda: keeper.begin(progress) if keeper is not None else None
             )
+            self.group = group or self.group
         except Leave:
             self.gone = True
             raise

@@ -69,7 +69,7 @@ class Session(Rounds):
                 raise
         self.progress, self.group = entry.progress, entry.group
         self._records, self._moving = entry.records, entry.receiving
-        self._mender.standing = entry.standing
+        self._mender.whole = entry.whole
         self.teller.entered(entry.transfer, arrived=entry.records is not None)
         if entry.fault is not None:
             self.broke(entry.fault)

@@ -15,9 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import journal
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import edl.torch as edl
 from edl.collective.gloo import GlooGroup
@@ -29,6 +27,7 @@ from edl.runtime.session import Session
 from edl.torch.plugin import Plugin
 from edl.torch.reducer import Reducer
 from edl.torch.state import State
+from tests.integration.scripts import journal
 
 # name -> class, method, whether the call is made first
 POINTS: dict[str, tuple[type, str, bool]] = {
