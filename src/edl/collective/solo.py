@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from edl.collective.errands import Errand
 
 __all__ = ["SoloGroup"]
+
+_Result = TypeVar("_Result")
 
 
 class _Done:
@@ -26,6 +31,7 @@ class SoloGroup:
 
     rank = 0
     size = 1
+    relay = None
 
     def exchange(self, values: list[int]) -> _Done:
         return _Done([values])
@@ -38,6 +44,11 @@ class SoloGroup:
 
     def broadcast_state(self, tensor: Any) -> _Done:
         return _Done([])
+
+    def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:
+        errand = Errand(work)
+        errand.run()
+        return errand
 
     def drop_state(self) -> None:
         return

@@ -21,7 +21,7 @@ from edl.protocol.topology import Generation
 from edl.runtime.agent import Agent
 from edl.runtime.clock import now
 from edl.runtime.entry import Entry, enter_alone, enter_job
-from edl.runtime.framework import Exchange, Framework, Group, Transfer
+from edl.runtime.framework import Exchange, Framework, Group, Relay, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.keeper import keeper_of
 from edl.runtime.piece import WHOLE, Piece
@@ -106,6 +106,13 @@ class Session:
         self._records, self._moving = entry.records, entry.receiving
         self.teller.entered(entry.transfer, arrived=entry.records is not None)
         return self.progress
+
+    @property
+    def relay(self) -> Relay | None:
+        """How the present step is reduced, if it is the first one with newcomers."""
+        if self.group is None or self.progress is None or not self.progress.entering:
+            return None
+        return self.group.relay
 
     # -- a step ----------------------------------------------------------------------------
 
@@ -220,11 +227,14 @@ class Session:
         if self._void or not decided.go:
             self._end_loop(decided)
             return
-        entering = progress.entering
+        entering, relay = progress.entering, self.relay
         self._await_moved()
         if entering and group.size > 1:
-            self.framework.even_out(group, progress.generation.rank(progress.generation.source))
+            source = progress.generation.rank(progress.generation.source)
+            self.framework.even_out(group, source, relay)
         progress.commit(decided)
+        if entering and progress.generation.newcomers and self.agent is not None:
+            self.agent.discard(group, only_state=True)
         self.plan = None
         assert self._records is not None
         records, self._records = self._records, None
@@ -274,8 +284,6 @@ class Session:
         if self._moving is not None:
             waiting, self._moving = self._moving, None
             self.teller.transfer = waiting()
-            if self.agent is not None and self.group is not None:
-                self.agent.discard(self.group, only_state=True)
 
     # -- loops -----------------------------------------------------------------------------
 
@@ -298,7 +306,7 @@ class Session:
             if reduced:
                 self.end_step()
             elif self.counts():
-                self.framework.void_step(self._present()[1])
+                self.framework.void_step(self._present()[1], self.relay)
                 self.void()
                 self._end_loop(self.round())
         if not self.loop_closed and not self.over:
@@ -316,7 +324,7 @@ class Session:
         self.over = decided.ended
         self.loop_closed = True
         if self.group is not None and self.group.size > 1:
-            self.framework.even_out(self.group, 0)
+            self.framework.even_out(self.group, 0, None)
 
     def _finish_round(self, kind: Kind) -> Round:
         assert self.progress is not None
