@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -218,6 +219,14 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
     ]
 
 
+def await_steps_of_four(log: Path) -> None:
+    """Until some steps have been done among four workers."""
+    until = time.monotonic() + 60.0
+    while len({x["step"] for x in lines_of(log) if x.get("size") == 4}) < 6:
+        assert time.monotonic() < until, "no steps among four workers"
+        threading.Event().wait(0.1)
+
+
 @pytest.mark.parametrize("compression", [None, "bf16"])
 def test_a_join_of_two_is_reduced_by_the_elders_alone(
     start: Start, log: Path, tmp_path: Path, compression: str | None
@@ -227,6 +236,7 @@ def test_a_join_of_two_is_reduced_by_the_elders_alone(
     job = start("relay.py", "--log", str(log), "--until", str(end), *more)
     await_event(job, "job.started")
     assert job.scale_out(2) is not None
+    await_steps_of_four(log)
     end.touch()
     result = job.wait(100)
     assert result.state == "finished", result.first_failure
@@ -262,6 +272,7 @@ def test_a_newcomer_that_leaves_its_loop_in_its_first_step_voids_it_for_all(
     job = start("relay.py", "--log", str(log), "--until", str(end), "--leave-first")
     await_event(job, "job.started")
     assert job.scale_out(2) is not None
+    await_steps_of_four(log)
     end.touch()
     result = job.wait(100)
     assert result.state == "finished", result.first_failure
