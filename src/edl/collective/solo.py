@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from edl.collective.errands import Errand
 from edl.errors import GroupBroken
 
 __all__ = ["SoloGroup"]
+
+_Result = TypeVar("_Result")
 
 
 class _Done:
@@ -28,6 +32,7 @@ class SoloGroup:
 
     rank = 0
     size = 1
+    relay = None
 
     def __init__(self) -> None:
         self.broken = ""
@@ -51,6 +56,11 @@ class SoloGroup:
 
     def break_(self, why: str) -> None:
         self.broken = self.broken or why
+
+    def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:
+        errand = Errand(work)
+        errand.run()
+        return errand
 
     def drop_state(self) -> None:
         return

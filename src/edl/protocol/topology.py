@@ -58,6 +58,10 @@ class Generation:
         new = set(self.newcomers)
         return tuple(worker for worker in self.workers() if worker not in new)
 
+    def elders(self) -> tuple[WorkerId, ...]:
+        """Who was there before, if others are new; they alone have gradients in the first step."""
+        return self.carriers(entering=True) if self.newcomers and not self.founding else ()
+
 
 def draw_first(
     members: Iterable[Member], *, number: int, leader: WorkerId, token: int

@@ -166,8 +166,6 @@ class Rounds:
         if self._moving is not None:
             waiting, self._moving = self._moving, None
             self.teller.transfer = waiting()
-            if self.agent is not None and self.group is not None:
-                self.agent.discard(self.group, only_state=True)
 
     def _depart(self, why: str) -> None:
         assert self.agent is not None
@@ -186,7 +184,7 @@ class Rounds:
         self.over = decided.ended
         self.loop_closed = True
         if self.group is not None and self.group.size > 1:
-            self.framework.even_out(self.group, 0)
+            self.framework.even_out(self.group, 0, None)
         self._mender.done(Act(ended=decided.ended, closed=not decided.ended))
 
     def _finish_round(self, kind: Kind) -> Round:

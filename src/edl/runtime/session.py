@@ -20,7 +20,7 @@ from edl.protocol.progress import Ledger, Progress, StepPlan
 from edl.protocol.record import Kind, unpack
 from edl.runtime.clock import now
 from edl.runtime.entry import Entry, enter_alone, enter_job
-from edl.runtime.framework import Group
+from edl.runtime.framework import Group, Relay
 from edl.runtime.mending import Act
 from edl.runtime.piece import Piece
 from edl.runtime.rounds import Rounds
@@ -75,6 +75,13 @@ class Session(Rounds):
             self.broke(entry.fault)
             self._mend()
         return self.progress
+
+    @property
+    def relay(self) -> Relay | None:
+        """How the present step is reduced, if it is the first one with newcomers."""
+        if self.group is None or self.progress is None or not self.progress.entering:
+            return None
+        return self.group.relay
 
     # -- a step ----------------------------------------------------------------------------
 
@@ -205,12 +212,15 @@ class Session(Rounds):
         if self._void or not decided.go:
             self._end_loop(decided)
             return
-        entering = progress.entering
+        entering, relay = progress.entering, self.relay
         self._await_moved()
         if entering and group.size > 1:
-            self.framework.even_out(group, progress.generation.rank(progress.generation.source))
+            source = progress.generation.rank(progress.generation.source)
+            self.framework.even_out(group, source, relay)
         progress.commit(decided)
         self._mender.committed()
+        if entering and progress.generation.newcomers and self.agent is not None:
+            self.agent.discard(group, only_state=True)
         self.plan = None
         assert self._records is not None
         records, self._records = self._records, None
@@ -253,7 +263,7 @@ class Session(Rounds):
             return
         if self.counts():
             try:
-                self.framework.void_step(self._present()[1])
+                self.framework.void_step(self._present()[1], self.relay)
                 self.void()
                 self._end_loop(self.round())
             except GroupBroken as error:

@@ -16,7 +16,7 @@ from edl.collective.gloo import build_group
 from edl.errors import UsageError
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
-from edl.runtime.framework import Group, StatePath, Transfer
+from edl.runtime.framework import Group, Relay, StatePath, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
@@ -74,7 +74,7 @@ class Plugin:
         for make_state in self.state_makers:
             make_state()
 
-    def even_out(self, group: Group, root: int) -> None:
+    def even_out(self, group: Group, root: int, relay: Relay | None) -> None:
         """Everyone takes the root's buffers, in one message per dtype."""
         kinds: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
         for buffer in self.state.buffers():
@@ -82,7 +82,12 @@ class Plugin:
         with torch.no_grad():
             for buffers in kinds.values():
                 flat = torch.cat([buffer.reshape(-1) for buffer in buffers])
-                group.broadcast(flat, root).wait()
+                if relay is None:
+                    group.broadcast(flat, root).wait()
+                elif not relay.takes:
+                    relay.broadcast(flat).wait()
+                if relay is not None and (relay.hands or relay.takes):
+                    relay.pass_on(flat)
                 parts = flat.split([buffer.numel() for buffer in buffers])
                 for buffer, part in zip(buffers, parts, strict=True):
                     buffer.copy_(part.view(buffer.shape))
@@ -124,8 +129,8 @@ class Plugin:
     def _groups(self) -> list[dict[str, Any]]:
         return [g for optimizer in self.state.optimizers for g in optimizer.param_groups]
 
-    def void_step(self, group: Group) -> None:
-        self.reducer.void_step(group)
+    def void_step(self, group: Group, relay: Relay | None) -> None:
+        self.reducer.void_step(group, relay)
 
     # -- what scripts call -----------------------------------------------------------------
 

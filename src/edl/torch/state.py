@@ -11,7 +11,6 @@ for bit, as of the moment `start_sending` was called.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,7 +18,6 @@ from typing import Any, Protocol
 import torch
 
 from edl.errors import UsageError
-from edl.runtime.clock import now
 from edl.runtime.framework import StatePath, Transfer
 from edl.torch.cargo import bytes_of, describe, fits, packed, room_for, unpacked
 from edl.torch.tree import decode, encode, flatten, matched, unflatten
@@ -36,29 +34,6 @@ class Holder(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
-
-
-class _Background:
-    """A thread whose error and time are asked for later."""
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self.began = self.ended = now()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:
-            self._error = error
-        self.ended = now()
-
-    def join(self) -> None:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
 
 
 @dataclass(slots=True)
@@ -96,16 +71,14 @@ class State:
                 for flat in packed(part):
                     group.broadcast_state(flat).wait()
 
-        sending = _Background("edl-send-state", stream)
+        sending = group.beside(stream)
 
         def finish() -> Transfer:
-            sending.join()
+            sending.wait()
             changed = [i for i, t in enumerate(tensors) if t._version != versions[i]]
-            group.broadcast_state(torch.tensor([len(changed)])).wait()
-            if changed:
-                group.broadcast_state(torch.tensor(changed)).wait()
-                for flat in packed([tensors[i] for i in changed]):
-                    group.broadcast_state(flat).wait()
+            # Copies: the model changes as soon as this returns, and newcomers may be behind.
+            copies = [tensors[i].clone() for i in changed]
+            group.beside(lambda: _send_again(group, changed, copies))
             total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
             return Transfer(seconds=sending.ended - sending.began, bytes=total)
 
@@ -170,30 +143,19 @@ class State:
         if not aside:
             self._install_early(manifest, tensors)
 
-        landed: list[float] = []
-
-        def stream() -> None:
-            _land(group, tensors[early:])
-            landed.append(now())
-            count = torch.zeros(1, dtype=torch.int64)
-            group.broadcast_state(count).wait()
-            if count.item():
-                changed = torch.zeros(int(count.item()), dtype=torch.int64)
-                group.broadcast_state(changed).wait()
-                _land(group, [tensors[i] for i in changed.tolist()])
-
-        receiving = _Background("edl-receive-state", stream)
+        receiving = group.beside(lambda: _land(group, tensors[early:]))
 
         def finish() -> Transfer:
-            receiving.join()
-            if aside and not manifest["bare"]:
-                self._install_early(manifest, tensors)
+            receiving.wait()
+            group.beside(lambda: _land_again(group, tensors)).wait()
             if not manifest["bare"]:
+                if aside:
+                    self._install_early(manifest, tensors)
                 self._install_late(manifest, tensors)
             manifest["snapshot"]["extra"] = unflatten(manifest["extra"], tensors)
             total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
             # Up to the last byte: after it the source tells what changed, once it has computed.
-            return Transfer(seconds=landed[0] - receiving.began, bytes=total)
+            return Transfer(seconds=receiving.ended - receiving.began, bytes=total)
 
         return manifest["snapshot"], finish
 
@@ -268,6 +230,24 @@ def _land(group: StatePath, tensors: list[torch.Tensor]) -> None:
     for flat, landed in unpacked(tensors):
         group.broadcast_state(flat).wait()
         landed()
+
+
+def _send_again(group: StatePath, changed: list[int], copies: list[torch.Tensor]) -> None:
+    """What the script changed behind the stream's back."""
+    group.broadcast_state(torch.tensor([len(changed)])).wait()
+    if changed:
+        group.broadcast_state(torch.tensor(changed)).wait()
+        for flat in packed(copies):
+            group.broadcast_state(flat).wait()
+
+
+def _land_again(group: StatePath, tensors: list[torch.Tensor]) -> None:
+    count = torch.zeros(1, dtype=torch.int64)
+    group.broadcast_state(count).wait()
+    if count.item():
+        changed = torch.zeros(int(count.item()), dtype=torch.int64)
+        group.broadcast_state(changed).wait()
+        _land(group, [tensors[i] for i in changed.tolist()])
 
 
 def module_tensors(model: torch.nn.Module, *, live: bool = False) -> dict[str, torch.Tensor]:
