@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,20 +29,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         workers: int = 2,
         name: str | None = None,
         env: dict[str, str] | None = None,
-        checkpoint: str = "",
-        resume: bool = False,
+        **options: Any,
     ) -> Job:
         path = str(SCRIPTS / script)
-        job = run(
-            path,
-            *args,
-            workers=workers,
-            name=name,
-            env=env,
-            checkpoint=checkpoint,
-            resume=resume,
-            timeout_s=90.0,
-        )
+        job = run(path, *args, workers=workers, name=name, env=env, timeout_s=90.0, **options)
         jobs.append(job)
         return job
 

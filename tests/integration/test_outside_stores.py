@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from edl.errors import StoreError, UsageError
-from edl.store.base import Store, Swap, Versioned, open_store
+from edl.store.base import Lasting, Store, Swap, Versioned, open_store
 from edl.store.etcd import EtcdStore
-from edl.store.url import StoreUrl
+from edl.store.url import StoreUrl, with_run
 from edl.store.zookeeper import ZooKeeperStore
 from tests.contract.servers import Etcd, Server, ZooKeeper, free_port
 
@@ -335,3 +335,19 @@ def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UsageError, match=r"pip install 'edl-elastic\[zookeeper\]'"):
         open_store("zookeeper://127.0.0.1:2181", job="a", secret=b"")
+
+
+def test_runs_of_a_job_lie_apart_and_one_is_cleared_alone(outside: Outside) -> None:
+    home = outside.connect()
+    one, two = (outside.connect(url=with_run(outside.server.url, run)) for run in ("1", "2"))
+    for number, store in enumerate((home, one, two)):
+        assert store.compare_and_swap("leader", expected=0, value=b"%d" % number).done
+    one.keep_alive("lease", 60.0)
+    assert one.compare_and_swap("under", expected=0, value=b"x", lease="lease").done
+    assert isinstance(one, Lasting)
+    one.clear()
+    assert one.get("leader") == one.get("under") == ABSENT
+    assert [store.get("leader").value for store in (home, two)] == [b"0", b"2"]
+    # Once more is harmless, and the keys can be made again.
+    one.clear()
+    assert one.compare_and_swap("leader", expected=0, value=b"new").done

@@ -6,7 +6,7 @@ import pytest
 
 from edl.errors import UsageError
 from edl.store.base import open_store
-from edl.store.url import StoreUrl, segment, without_password
+from edl.store.url import StoreUrl, segment, with_run, without_password
 from edl.types import Address
 
 
@@ -73,3 +73,11 @@ def test_every_name_is_one_level_and_no_two_meet() -> None:
     assert not any(
         "/" in each or "@" in each or each in {"", ".", "..", "%leases"} for each in made
     )
+
+
+def test_a_run_is_a_folder_of_its_own_below_the_job() -> None:
+    for url in ("etcd://host:1/team", "etcds://host:1/team?ca=x"):
+        parsed = StoreUrl.parse(with_run(url, "1/2"), options=frozenset({"ca"}))
+        assert parsed.folder("job") == "/team/job/1%2F2"
+        assert "run" not in parsed.options
+    assert with_run("etcd://host:1", "") == "etcd://host:1"

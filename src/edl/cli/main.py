@@ -87,6 +87,7 @@ def add_run(commands: Commands) -> None:
         "edl run -n 2 --min 2 --max 8 --name mnist train.py\n"
         "edl run -d --name mnist train.py      in the background; then `edl logs -f mnist`\n"
         "edl run --checkpoint runs/mnist --max-restarts 5 train.py\n"
+        "edl run --keep 4 train.py             a new worker for each that is lost\n"
         "edl run --store etcd://10.0.0.5:2379 --host 10.0.0.7 train.py\n"
         "edl run --store @store.url train.py   the store's URL, with a password, from a file",
     )
@@ -100,6 +101,26 @@ def add_run(commands: Commands) -> None:
         "--oversubscribe", action="store_true", help="allow several workers on one slot"
     )
     parser.add_argument("--port", type=int, default=0, help="port of the launcher (any)")
+    add_lasting(parser)
+    parser.add_argument(
+        "--output", choices=MODES, default="one", help="whose output to show: rank 0's, all, none"
+    )
+    parser.add_argument("-d", "--detach", action="store_true", help="run in the background")
+    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
+    parser.add_argument(
+        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script"
+    )
+
+
+def add_lasting(parser: Parser) -> None:
+    """What outlives a worker, all of them, or this machine."""
+    parser.add_argument(
+        "--keep",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="replace lost workers while there are fewer than N (never)",
+    )
     parser.add_argument(
         "--checkpoint", metavar="URL", help="write checkpoints to this folder or URL"
     )
@@ -124,14 +145,6 @@ def add_run(commands: Commands) -> None:
         metavar="IP",
         default="127.0.0.1",
         help="this machine's address for workers elsewhere (127.0.0.1)",
-    )
-    parser.add_argument(
-        "--output", choices=MODES, default="one", help="whose output to show: rank 0's, all, none"
-    )
-    parser.add_argument("-d", "--detach", action="store_true", help="run in the background")
-    parser.add_argument("script", metavar="SCRIPT", help="a Python file")
-    parser.add_argument(
-        "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script"
     )
 
 

@@ -139,6 +139,7 @@ def run(options: argparse.Namespace) -> int:
         checkpoint=options.checkpoint or "",
         resume=options.resume,
         max_restarts=options.max_restarts,
+        keep=options.keep,
         store=store_url(options.store),
         host=options.host,
     )

@@ -39,6 +39,7 @@ class JobSpec:
     resume: bool = False  # from the last one there
     store: str = ""  # URL of a store that others serve; empty: the launcher's own
     host: str = "127.0.0.1"  # the address that launcher and workers listen on
+    keep: int = 0  # lost workers are replaced while there are fewer; 0: never
     max_restarts: int | None = None  # when nobody survived; None: see `restarts`
     env: dict[str, str] = field(default_factory=dict)
 
@@ -61,6 +62,8 @@ class JobSpec:
             )
         if self.resume and not self.checkpoint:
             raise UsageError("--resume needs --checkpoint URL: where to find what to go on from")
+        if self.keep < 0 or (high and self.keep > high):
+            raise UsageError(f"--keep {self.keep} is not from 1 to --max {high or 'any'}")
         if self.max_restarts is not None and self.max_restarts < 0:
             raise UsageError(f"--max-restarts {self.max_restarts} is negative; give 0 for never")
         if not 0 <= self.port < 65536:
@@ -75,7 +78,7 @@ class JobSpec:
 
     def founders(self, gpus: int) -> int:
         """How many workers the job starts with."""
-        usual = gpus or min(2, self.slots or 2)
+        usual = self.keep or gpus or min(2, self.slots or 2)
         count = max(self.workers or usual, self.min_workers)
         return min(count, self.max_workers) if self.max_workers else count
 

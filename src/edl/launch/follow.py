@@ -26,7 +26,7 @@ SUBSCRIPTION = "launcher"
 
 
 class Follower:
-    """`on_event` and `on_status` are called in the hub's thread."""
+    """All callbacks are called in the hub's thread; `on_answer` hears what requests get."""
 
     def __init__(
         self,
@@ -34,10 +34,12 @@ class Follower:
         *,
         on_event: Callable[[m.Happened], None],
         on_status: Callable[[m.Status], None],
+        on_answer: Callable[[object], None] = lambda message: None,
     ) -> None:
         self._hub = hub
         self._on_event = on_event
         self._on_status = on_status
+        self._on_answer = on_answer
         self._known: Known | None = None
         self._peer: Peer | None = None
         self._seen = 0
@@ -116,6 +118,8 @@ class Follower:
                     self._hub.call_later(AGAIN_S, lambda: self._greet_again(peer))
             case m.Retry(request_id=request_id, after_s=after_s):
                 self._hub.call_later(max(after_s, 0.05), lambda: self._repeat(request_id))
+            case _:
+                self._on_answer(message)
         return True
 
     def on_tick(self, now: float) -> None:

@@ -10,7 +10,6 @@ ended. Each start is a run, with keys, workers and a census of its own.
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import signal
 import threading
@@ -21,15 +20,16 @@ from functools import partial
 
 from edl.config import Settings
 from edl.errors import Refused
-from edl.launch.base import Backend, Ended, JobSpec, WorkerPlan
+from edl.launch.base import Backend, Ended, JobSpec
 from edl.launch.census import Census, Judged
 from edl.launch.checkpoints import CheckpointNews
+from edl.launch.crew import Crew
 from edl.launch.dismissal import Dismissal
 from edl.launch.ending import Ending
-from edl.launch.environment import checkpoint_environment, worker_environment
 from edl.launch.follow import Follower
 from edl.launch.history import History
 from edl.launch.jobs import JobFolder, Result
+from edl.launch.keeping import Keeping, Replacer
 from edl.launch.processes import how_it_ended
 from edl.launch.restarts import Again, Restarts
 from edl.launch.seen import EVERY_S, Seen
@@ -75,12 +75,17 @@ class Life:
         self._spec = spec
         self._settings = settings
         self._folder = folder
-        self._slots = slots
         self._processes = processes
-        self._environment = environment
         self._begin_run = begin_run
         self._revoke = revoke
-        self._pids: dict[WorkerId, int] = {}
+        self._crew = Crew(
+            spec=spec,
+            settings=settings,
+            folder=folder,
+            slots=slots,
+            processes=processes,
+            environment=environment,
+        )
         self._gone: set[WorkerId] = set()  # members of whose end the leader is being told
         self._interrupts = 0
         self._restarts = Restarts(most=spec.restarts, checkpoint=bool(spec.checkpoint))
@@ -94,6 +99,13 @@ class Life:
         self._seen, self._see_at = Seen(), 0.0
         self.result: Result | None = None
         self.over_event = threading.Event()
+        self._replacer = Replacer(
+            Keeping(spec.keep),
+            self.service,
+            tell=lambda key, message: self.follower.tell(key, message),
+            withdraw=lambda key: self.follower.withdraw(key),
+            say=self.history.say,
+        )
         self._census = Census(())
         self._new_run(spec.founders(slots.gpus))
 
@@ -103,7 +115,13 @@ class Life:
         self.run = secrets.token_hex(4)
         self._census = Census((j.worker for j in self.founders), records=self._census.records)
         self._ending = Ending(self._folder, self._census)
-        self.follower = Follower(self._hub, on_event=self._on_event, on_status=self._on_status)
+        self.follower = Follower(
+            self._hub,
+            on_event=self._on_event,
+            on_status=self._on_status,
+            on_answer=lambda answer: self._replacer.on_answer(answer, time.monotonic()),
+        )
+        self._replacer.restart()
         self._gone.clear()
 
     def close(self) -> None:
@@ -122,30 +140,15 @@ class Life:
         return "" if self._due is None else f"job {self._folder.name} is restarting"
 
     def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
-        joiners = tuple(joiners)
-        together = len(self._processes.alive()) + len(joiners)
-        checkpoints = checkpoint_environment(self._spec, again=self._restarts.count > 0)
-        for joiner in joiners:
-            environment = worker_environment(
-                {**os.environ, **self._spec.env, **checkpoints, **self._environment},
-                folder=self._folder,
-                run=self.run,
-                settings=self._settings,
-                joiner=joiner,
-                request_id=request_id,
-                founders=len(self.founders),
-                together=together,
-                device=self._slots.device(joiner.slot),
-            )
-            plan = WorkerPlan(
-                worker=joiner.worker,
-                slot=joiner.slot,
-                request_id=request_id,
-                environment=environment,
-            )
-            pid = self._pids[joiner.worker] = self._processes.start(plan)
-            self._census.on_started(joiner.worker, request_id)
-            log.info("launch.started worker=%s pid=%d slot=%s", joiner.worker, pid, joiner.slot)
+        started = self._crew.start(
+            tuple(joiners),
+            request_id,
+            run=self.run,
+            founders=len(self.founders),
+            again=self._restarts.count > 0,
+        )
+        for worker in started:
+            self._census.on_started(worker, request_id)
 
     def give_up(self, request_id: str) -> None:
         """The leader decides: it undoes the adjustment, unless the switch has happened."""
@@ -224,6 +227,8 @@ class Life:
         for what, step, fields in self._checkpoints.poll():
             self.history.note(what, step=step, **fields)
         self._withdraw_gone()
+        if self._census.founded and not self.over():
+            self._replacer.on_tick(self._census.working(), now)
         if self._census.over:
             self._dismiss(self._census.pending())
         elif self._census.deserted() and not self._ending.forced:
@@ -236,8 +241,8 @@ class Life:
     def _on_ended(self, ended: Ended, now: float) -> None:
         worker, how = ended.worker, how_it_ended(ended.status)
         log.info("launch.ended worker=%s how=%r", worker, how)
-        # As the worker named it. Whatever it held in the store need not wait until it lapses.
-        self._revoke(f"{worker}-{self._pids.pop(worker)}")
+        # Whatever it held in the store need not wait until it lapses.
+        self._revoke(self._crew.lease_of(worker))
         self.service.on_process_ended(worker, now)
         self._census.on_ended(ended, now)
         self._ending.also_ended(ended)
@@ -261,6 +266,7 @@ class Life:
         left, least = self._census.working(), self._spec.min_workers
         self.history.note("process.ended", step=self._census.step, worker=worker, how=how)
         reason = self._ending.lose(judged)
+        self._replacer.on_lost(worker, time.monotonic())
         if reason:
             self.history.say(f"{reason}: the job ends")
             self._end_all()

@@ -88,11 +88,11 @@ class LaunchService:
     def on_message(self, peer: Peer, message: object, now: float) -> None:
         match message:
             case Reserve():
-                self._send(peer, self._on_reserve(message, now))
+                self._send(peer, self.reserve(message, now))
             case StartWorkers(request_id=request_id):
-                self._send(peer, self._on_start(request_id))
+                self._send(peer, self.start_reserved(request_id))
             case Release(request_id=request_id):
-                self._on_release(request_id)
+                self.release(message)
                 self._send(peer, Accepted(request_id=request_id))
             case AwaitGone():
                 waiting = _Waiting(
@@ -139,7 +139,7 @@ class LaunchService:
 
     # -- one function per request ----------------------------------------------------------
 
-    def _on_reserve(self, message: Reserve, now: float) -> Reserved | Refusal | Finished | Retry:
+    def reserve(self, message: Reserve, now: float) -> Reserved | Refusal | Finished | Retry:
         request_id = message.request_id
         over, away = self._floor.over(), self._floor.away()
         if over:
@@ -164,7 +164,7 @@ class LaunchService:
         self._reservations[request_id] = _Reservation(joiners=joiners, lapses=now + LAPSE_S)
         return Reserved(request_id=request_id, joiners=joiners)
 
-    def _on_start(self, request_id: str) -> Started | Refusal | Finished:
+    def start_reserved(self, request_id: str) -> Started | Refusal | Finished:
         reservation = self._reservations.get(request_id)
         over = self._floor.over()
         if reservation is not None and reservation.started:
@@ -182,7 +182,8 @@ class LaunchService:
             return Refusal(request_id=request_id, reason=reason)
         return Started(request_id=request_id)
 
-    def _on_release(self, request_id: str) -> None:
+    def release(self, message: Release) -> None:
+        request_id = message.request_id
         reservation = self._reservations.get(request_id)
         if reservation is None:
             return

@@ -1,14 +1,18 @@
-"""Who this process is in a job, from the EDL_* variables its launcher set.
+"""Who this process is in a job, from the EDL_* variables its launcher set, or its user.
 
-A process without EDL_JOB is a job of its own: `python train.py` just trains.
+A process without EDL_JOB is a job of its own: `python train.py` just trains. One with EDL_JOIN=1
+was started by somebody else than the job's launcher, and asks to be let in.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
+import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edl.config import Settings
@@ -59,33 +63,55 @@ def refuse_foreign_launchers(environment: Mapping[str, str]) -> None:
 
 
 def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
-    """This process's identity, or None when nobody launched it as a worker."""
+    """This process's identity, or None when nobody launched it as a worker.
+
+    With EDL_JOIN=1 it returns when the job's leader expects this worker.
+    """
     known = os.environ if environment is None else environment
     refuse_foreign_launchers(known)
     if "EDL_JOB" not in known:
         return None
-    absent = [n for n in ("EDL_STORE", "EDL_SECRET_FILE", "EDL_WORKER") if n not in known]
+    joins = known.get("EDL_JOIN", "") == "1"
+    needed = ["EDL_SECRET_FILE"] if joins else ["EDL_SECRET_FILE", "EDL_WORKER"]
+    absent = [name for name in needed if name not in known]
+    if "EDL_STORE" not in known and "EDL_STORE_FILE" not in known:
+        absent.insert(0, "EDL_STORE")
     if absent:
         raise UsageError(f"EDL_JOB is set but {', '.join(absent)} is not; unset EDL_JOB or set it")
-    try:
-        secret = bytes.fromhex(Path(known["EDL_SECRET_FILE"]).read_text().strip())
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the job's secret cannot be read from {known['EDL_SECRET_FILE']}: {error}"
-        ) from error
-    worker = WorkerId(known["EDL_WORKER"])
-    return Identity(
+    run = known.get("EDL_RUN", "")
+    identity = Identity(
         job=JobHandle(known["EDL_JOB"]),
-        worker=worker,
-        slot=Gpu.parse(known.get("EDL_SLOT", "localhost:0")),
+        worker=WorkerId(known.get("EDL_WORKER", "") or _own_name()),
+        slot=Gpu.parse(
+            known.get("EDL_SLOT", f"{socket.gethostname()}:0" if joins else "localhost:0")
+        ),
         bind=known.get("EDL_HOST", "127.0.0.1"),
-        store=with_run(_store_url(known), known.get("EDL_RUN", "")),
-        secret=secret,
+        store=_store_url(known),
+        secret=_secret(known["EDL_SECRET_FILE"]),
         request_id=known.get("EDL_REQUEST", ""),
         founders=int(known.get("EDL_FOUNDERS", "1") or "1"),
         spawned_at=float(known.get("EDL_SPAWNED_AT", "0") or "0"),
         settings=Settings.from_environment(known),
     )
+    if joins and not identity.request_id:
+        # Imported here, because it asks on behalf of the identity above.
+        from edl.runtime.joining import let_in
+
+        return let_in(identity, run)
+    return replace(identity, store=with_run(identity.store, run))
+
+
+def _own_name() -> str:
+    """A worker's name that no other process of any machine has."""
+    host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname())[:24]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def _secret(path: str) -> bytes:
+    try:
+        return bytes.fromhex(Path(path).read_text().strip())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the job's secret cannot be read from {path}: {error}") from error
 
 
 def _store_url(known: Mapping[str, str]) -> str:

@@ -1,0 +1,107 @@
+"""How a process that no launcher of this job started gets into it: it asks for itself.
+
+With EDL_JOIN=1 a process finds the job through its store and asks the leader for a scale-out of
+one: itself. From then on it is a newcomer like any other. Holds: the same request is asked until
+it is accepted or refused, so a leader that changes meanwhile, or is busy with another adjustment,
+is no special case; training does not notice before the newcomer is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from dataclasses import replace
+
+from edl.errors import EdlError, JobFinished, PeerError, Refused, StoreError, TimedOut, WrongSecret
+from edl.protocol import messages as m
+from edl.protocol.election import LEADER_KEY, Known, read_leader
+from edl.runtime.clock import now
+from edl.runtime.identity import Identity
+from edl.store.base import open_store
+from edl.store.url import with_run
+from edl.wire.channel import Channel
+from edl.wire.codec import Codec
+
+__all__ = ["let_in"]
+
+PAUSE_S = 0.2
+ANSWER_S = 5.0
+CURRENT_KEY = "current"
+
+
+def let_in(identity: Identity, run: str) -> Identity:
+    """Ask until the leader expects this worker; returns who it is then.
+
+    Raises Refused or JobFinished if it is not wanted, TimedOut if nobody answers.
+    """
+    if not run:
+        run = _present_run(identity)
+    store = with_run(identity.store, run)
+    request_id = f"join-{identity.worker}-{secrets.token_hex(2)}"
+    me = m.Joiner(worker=identity.worker, slot=identity.slot)
+    request = m.ScaleOut(request_id=request_id, joiners=(me,))
+    deadline = now() + identity.settings.request_timeout_s
+    last, pause = "nobody answered", threading.Event()
+    while now() < deadline:
+        try:
+            answer = _ask(replace(identity, store=store), request)
+        except WrongSecret:
+            raise
+        except (PeerError, StoreError, TimedOut) as error:
+            answer, last = None, str(error)
+        match answer:
+            case m.Accepted() | m.Adjusted():
+                return replace(identity, store=store, request_id=request_id)
+            case m.Refusal(reason=reason) | m.Undone(reason=reason):
+                raise Refused(f"job {identity.job} takes {identity.worker} not in: {reason}")
+            case m.Finished(reason=reason):
+                raise JobFinished(f"job {identity.job}: {reason}")
+            case m.Retry(reason=reason, after_s=after_s):
+                last = reason
+                pause.wait(after_s)
+            case _:
+                pause.wait(PAUSE_S)
+    raise TimedOut(
+        f"job {identity.job} did not take {identity.worker} in within "
+        f"{identity.settings.request_timeout_s:g} s: {last}"
+    )
+
+
+def _present_run(identity: Identity) -> str:
+    """Which run of the job is on, by the key that its launcher keeps."""
+    store = open_store(identity.store, job=identity.job, secret=identity.secret)
+    try:
+        found = store.get(CURRENT_KEY).value
+    finally:
+        store.close()
+    if found is None:
+        raise EdlError(
+            f"the store knows of no job {identity.job!r} that runs; check EDL_JOB and EDL_STORE"
+        )
+    return str(json.loads(found)["run"])
+
+
+def _ask(identity: Identity, request: m.ScaleOut) -> object:
+    """The leader's first word on it; None while nobody leads."""
+    leader = _leader(identity)
+    if leader is None:
+        return None
+    with Channel(
+        leader.address,
+        job=identity.job,
+        secret=identity.secret,
+        codec=Codec(m.MESSAGES),
+        timeout_s=ANSWER_S,
+    ) as channel:
+        channel.send(request)
+        return channel.receive(ANSWER_S)
+
+
+def _leader(identity: Identity) -> Known | None:
+    store = open_store(identity.store, job=identity.job, secret=identity.secret)
+    try:
+        found = store.get(LEADER_KEY)
+    finally:
+        store.close()
+    return None if found.value is None else read_leader(found.value, found.revision)

@@ -1,0 +1,205 @@
+"""A process that no launcher of the job started joins it through the store, from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edl.client import Job
+from edl.errors import EdlError, UsageError
+from edl.runtime.identity import identify
+from tests.contract.servers import Etcd, until
+from tests.integration.conftest import SCRIPTS, Start
+from tests.integration.judge import read_journal
+
+PATIENCE_S = 60.0
+
+
+@dataclass
+class Namespace:
+    """Another network, whose only way out is to ours."""
+
+    name: str
+    here: str
+    there: str
+
+    def command(self, *words: str) -> list[str]:
+        return ["ip", "netns", "exec", self.name, *words]
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Namespace]:
+    number = os.getpid() % 200 + 20
+    made = Namespace(f"edl-{os.getpid()}", f"10.213.{number}.1", f"10.213.{number}.2")
+    link, far = f"edl{os.getpid()}a", f"edl{os.getpid()}b"
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("a second network needs root and the ip command (iproute2)")
+    try:
+        done = subprocess.run(["ip", "netns", "add", made.name], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"this machine allows no second network: {done.stderr.strip()}")
+        for words in (
+            f"link add {link} type veth peer name {far} netns {made.name}",
+            f"addr add {made.here}/24 dev {link}",
+            f"link set {link} up",
+            f"-n {made.name} addr add {made.there}/24 dev {far}",
+            f"-n {made.name} link set {far} up",
+            f"-n {made.name} link set lo up",
+        ):
+            done = subprocess.run(["ip", *words.split()], capture_output=True, text=True)
+            if done.returncode:
+                pytest.skip(f"this machine allows no second network: {done.stderr.strip()}")
+        yield made
+    finally:
+        subprocess.run(["ip", "netns", "del", made.name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+
+
+class OpenEtcd(Etcd):
+    """One that other networks reach too."""
+
+    host = "127.0.0.1"
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def ready(self) -> bool:
+        try:
+            socket.create_connection((self.host, self.port), timeout=1.0).close()
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture
+def etcd(tmp_path: Path, elsewhere: Namespace) -> Iterator[OpenEtcd]:
+    made = OpenEtcd(tmp_path / "etcd")
+    made.host = elsewhere.here
+    with made:
+        yield made
+
+
+def endless(log: Path, end: Path) -> tuple[str, ...]:
+    pace = ("--pause", "0.05", "--pause-until", str(end))
+    return ("--log", str(log), "--epochs", "1000", "--until", str(end), *pace)
+
+
+def outside(job: Job, store: str, host: str, **more: str) -> dict[str, str]:
+    """All that a process needs, as docs/joining.md lists it."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("EDL_")},
+        "EDL_JOB": job.name,
+        "EDL_STORE": store,
+        "EDL_SECRET_FILE": str(job.folder / "secret"),
+        "EDL_HOST": host,
+        "EDL_JOIN": "1",
+        **more,
+    }
+
+
+def store_of(job: Job) -> str:
+    return str(json.loads((job.folder / "job.json").read_text())["store"])
+
+
+def members(job: Job) -> dict[str, int]:
+    return {worker.id: worker.rank for worker in job.status().workers if worker.rank >= 0}
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it printed; it must have gone in good order."""
+    try:
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert process.returncode == 0, out
+    return out
+
+
+def test_a_process_in_another_network_joins_trains_and_leaves(
+    start: Start, log: Path, tmp_path: Path, elsewhere: Namespace, etcd: OpenEtcd
+) -> None:
+    end = tmp_path / "end"
+    arguments = endless(log, end)
+    job = start("journal.py", *arguments, name="wide", store=etcd.url, host=elsewhere.here)
+    until(lambda: job.status().step > 3, "the job to train")
+    far = subprocess.Popen(
+        elsewhere.command(sys.executable, str(SCRIPTS / "journal.py"), *arguments),
+        env=outside(job, etcd.url, elsewhere.there, EDL_WORKER="far", EDL_SLOT="node2:0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until(lambda: far.poll() is not None or "far" in members(job), "it to join", PATIENCE_S)
+        assert far.poll() is None, ended(far)
+        status = job.status()
+        (worker,) = [each for each in status.workers if each.id == "far"]
+        assert worker.slot == "node2:0"
+        assert worker.address.host == elsewhere.there
+        step = status.step
+        until(lambda: job.status().step > step + 5, "steps with it")
+        far.send_signal(signal.SIGTERM)
+        ended(far)
+    finally:
+        far.kill()
+    assert set(members(job)) == {"w0", "w1"}
+    end.touch()
+    result = job.wait(120)
+    assert (result.state, result.failures) == ("finished", ())
+    assert result.adjustments[0].joined == ("far",)
+    journal = read_journal(log)
+    assert 3 in journal.sizes()
+    journal.check_exactly_once(samples=1003, epochs=set(range(max(journal.used()) + 1)))
+    journal.check_replicas()
+
+
+def test_a_process_beside_the_job_joins_by_the_launchers_own_store(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    arguments = endless(log, end)
+    job = start("journal.py", *arguments, workers=1, name="near")
+    until(lambda: job.status().step > 0, "the job to train")
+    beside = subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "journal.py"), *arguments],
+        env=outside(job, store_of(job), "127.0.0.1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until(lambda: beside.poll() is not None or len(members(job)) == 2, "it", PATIENCE_S)
+        assert beside.poll() is None, ended(beside)
+        end.touch()
+        ended(beside)
+    finally:
+        beside.kill()
+    assert job.wait(120).state == "finished"
+
+
+def test_what_is_missing_or_unknown_is_told(start: Start, log: Path, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    job = start("journal.py", *endless(log, end), workers=1, name="known")
+    environment = outside(job, store_of(job), "127.0.0.1")
+    with pytest.raises(UsageError, match="EDL_JOB is set but EDL_STORE, EDL_SECRET_FILE is not"):
+        identify({"EDL_JOB": "known", "EDL_JOIN": "1"})
+    with pytest.raises(EdlError, match=r"secret|job"):
+        identify({**environment, "EDL_JOB": "unknown"})
+    secret = tmp_path / "secret"
+    secret.write_text("00ff\n")
+    with pytest.raises(EdlError):
+        identify({**environment, "EDL_SECRET_FILE": str(secret)})
+    end.touch()
+    assert job.wait(120).state == "finished"
