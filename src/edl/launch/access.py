@@ -7,6 +7,7 @@ that was replaced between two questions is no special case.
 from __future__ import annotations
 
 import itertools
+import os
 
 from edl.errors import PeerError, StoreError, UsageError
 from edl.launch.messages import port_codec
@@ -14,6 +15,7 @@ from edl.protocol.election import LEADER_KEY, Known, read_leader
 from edl.store.service import StoreAnswer, StoreGet
 from edl.types import Address
 from edl.wire.channel import Channel
+from edl.wire.tls import Tls
 
 __all__ = ["Access"]
 
@@ -30,6 +32,7 @@ class Access:
         self._address = Address.parse(rest.rstrip("/"))
         self._job = job
         self._secret = secret
+        self._tls = Tls.from_environment(os.environ)
         self._codec = port_codec()
         self._numbers = itertools.count(1)
 
@@ -43,6 +46,7 @@ class Access:
             secret=self._secret,
             codec=self._codec,
             timeout_s=CONNECT_S,
+            tls=self._tls,
         )
 
     def ask_launcher(self, message: object, timeout_s: float = CONNECT_S) -> object:

@@ -29,6 +29,7 @@ from edl.protocol.messages import Happened, Status
 from edl.store.base import Store, Versioned, open_store
 from edl.store.service import EmbeddedService
 from edl.wire.hub import Hub, Peer
+from edl.wire.tls import Tls
 
 __all__ = ["LocalLauncher"]
 
@@ -53,6 +54,7 @@ class LocalLauncher:
         )
         self._slots = SlotBook(_devices(spec), limit=spec.slots, oversubscribe=spec.oversubscribe)
         self._slots.check_room(spec.founders(self._slots.gpus))
+        self._tls = Tls.from_environment({**os.environ, **spec.env})
         self._store: Store | None = None
         self._claim: Claim = claim(spec.name, stem=script.stem)
         try:
@@ -88,7 +90,9 @@ class LocalLauncher:
     def start(self) -> None:
         """Serve the port and start the founders."""
         self._hub.start()
-        self._store = open_store(self._url, job=self.folder.name, secret=self.folder.secret())
+        self._store = open_store(
+            self._url, job=self.folder.name, secret=self.folder.secret(), tls=self._tls
+        )
         self._store.watch(LEADER_KEY, self._posting(self._life.on_leader))
         self._store.watch(STATE_KEY, self._posting(self._life.on_state))
         self._hub.post(self._life.begin)
@@ -122,6 +126,7 @@ class LocalLauncher:
             on_closed=self._on_closed,
             on_tick=self._on_tick,
             tick_s=TICK_S,
+            tls=self._tls,
         )
         self._store_service = EmbeddedService(hub.send, tick_s=TICK_S)
         try:

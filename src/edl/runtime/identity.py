@@ -14,6 +14,7 @@ from pathlib import Path
 from edl.config import Settings
 from edl.errors import UsageError
 from edl.types import Gpu, JobHandle, WorkerId
+from edl.wire.tls import Tls
 
 __all__ = ["Identity", "identify", "refuse_foreign_launchers"]
 
@@ -40,6 +41,7 @@ class Identity:
     founders: int
     spawned_at: float
     settings: Settings
+    tls: Tls | None = None
 
 
 def refuse_foreign_launchers(environment: Mapping[str, str]) -> None:
@@ -84,6 +86,7 @@ def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
         founders=int(known.get("EDL_FOUNDERS", "1") or "1"),
         spawned_at=float(known.get("EDL_SPAWNED_AT", "0") or "0"),
         settings=Settings.from_environment(known),
+        tls=Tls.from_environment(known),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from edl.errors import UsageError
 from edl.types import Address
+from edl.wire.tls import Tls
 
 __all__ = ["Store", "Swap", "Versioned", "Watch", "open_store"]
 
@@ -70,14 +71,14 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def open_store(url: str, *, job: str, secret: bytes) -> Store:
-    """The secret is for the embedded store alone; the others have their own logins."""
+def open_store(url: str, *, job: str, secret: bytes, tls: Tls | None = None) -> Store:
+    """Secret and TLS are for the embedded store alone; the others have their own, by URL."""
     # Imported here, because each kind of store imports the values above.
     scheme, separator, rest = url.partition("://")
     if separator and scheme == EMBEDDED_SCHEME:
         from edl.store.embedded import EmbeddedStore
 
-        return EmbeddedStore(Address.parse(rest.rstrip("/")), job=job, secret=secret)
+        return EmbeddedStore(Address.parse(rest.rstrip("/")), job=job, secret=secret, tls=tls)
     from edl.store.url import StoreUrl, without_password
 
     if separator and scheme in {"etcd", "etcds"}:
