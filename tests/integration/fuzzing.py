@@ -1,4 +1,4 @@
-"""What the fuzzing tests share: settings that make them repeatable, and ways to spoil real bytes."""
+"""What the fuzzing tests share: settings that repeat themselves, and ways to spoil real bytes."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_whatever_etcd_answers_is_a_result_or_a_store_error(strange: Strange) ->
         lambda: store.keep_alive("me", 0),
     ]
 
-    @settings(fuzzed, max_examples=100)
+    @settings(fuzzed, max_examples=60)
     @given(st.sampled_from(verbs), st.sampled_from([200, 200, 500]), ANSWERS.map(text_of))
     def ask(verb: Callable[[], object], status: int, text: bytes) -> None:
         strange.status, strange.text = status, text

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edl.errors import PeerError, StoreError, UsageError, WrongCertificate, WrongSecret
 from edl.launch.access import Access
@@ -20,10 +22,12 @@ from edl.launch.jobs import find_job
 from edl.store.embedded import EmbeddedServer, EmbeddedStore
 from edl.types import Address
 from edl.wire.channel import Channel
-from edl.wire.hello import HELLO_BYTES
-from edl.wire.tls import Tls
+from edl.wire.hello import HELLO_BYTES, NONCE_BYTES, Hello
+from edl.wire.tls import SealedHello, Tls
 from tests.contract.servers import Certificates
 from tests.integration.conftest import Start
+from tests.integration.fuzzing import fuzzed
+from tests.integration.hostile import KINDS, Kind, Target, half_proven, insider, mirrored, speak
 from tests.integration.test_hub import CODEC, HOST, JOB, PATIENCE_S, SECRET, Make, Owner, note
 
 
@@ -293,6 +297,44 @@ def _stand_between(
     back.join(PATIENCE_S)
     near.close()
     far.close()
+
+
+def test_garbage_at_a_tls_port_gets_nowhere(owners: Make, folders: Folders) -> None:
+    owner = owners(tls=folders.tls("server"), hello_timeout_s=0.5)
+    address = echoing(owner)
+    strangers = [kind for kind in KINDS if kind not in (insider, half_proven, mirrored)]
+
+    @settings(fuzzed, max_examples=60)
+    @given(st.sampled_from(strangers), st.integers(0, 2**32), st.booleans())
+    def converse(kind: Kind, seed: int, hear_out: bool) -> None:
+        first = folders.tls("client").cipher("dial").leaving()
+        target = Target(address=address, job=JOB, secret=SECRET, recording=first)
+        speak(kind, target, seed, hear_out=hear_out)
+
+    converse()
+    assert not owner.opened
+    assert_serves(address, folders.tls("client"))
+    assert not owner.errors
+
+
+def test_garbage_inside_tls_is_a_peer_error(folders: Folders) -> None:
+    """A certificate alone opens nothing: inside, the handshake is as strict as without TLS."""
+    tls = folders.tls("server")
+
+    @settings(fuzzed, max_examples=100)
+    @given(st.binary(max_size=600), st.integers(1, 40))
+    def converse(noise: bytes, size: int) -> None:
+        hello = Hello("listen", job=JOB, secret=SECRET, nonce=bytes(NONCE_BYTES))
+        near, far = tls.cipher("dial"), SealedHello(tls.cipher("listen"), hello)
+        near.feed(far.feed(near.leaving()))
+        with contextlib.suppress(PeerError):
+            far.feed(near.leaving())
+            for at in range(0, len(noise), size):
+                far.feed(near.seal(noise[at : at + size]))
+        assert near.done
+        assert not far.done
+
+    converse()
 
 
 def test_the_embedded_store_serves_inside_tls_alone(folders: Folders) -> None:
