@@ -27,6 +27,7 @@ from edl.protocol.messages import Happened, Status
 from edl.store.service import EmbeddedService
 from edl.store.url import without_password
 from edl.wire.hub import Hub, Peer
+from edl.wire.tls import Tls
 
 __all__ = ["LocalLauncher"]
 
@@ -50,6 +51,7 @@ class LocalLauncher:
         )
         self._slots = SlotBook(_devices(spec), limit=spec.slots, oversubscribe=spec.oversubscribe)
         self._slots.check_room(spec.founders(self._slots.gpus))
+        self._tls = Tls.from_environment({**os.environ, **spec.env})
         self._claim: Claim = claim(spec.name, stem=script.stem)
         try:
             self._hub = self._new_hub()
@@ -119,6 +121,7 @@ class LocalLauncher:
             on_closed=self._on_closed,
             on_tick=self._on_tick,
             tick_s=TICK_S,
+            tls=self._tls,
         )
         self._store_service = EmbeddedService(hub.send, tick_s=TICK_S)
         try:
@@ -138,6 +141,7 @@ class LocalLauncher:
             secret=self.folder.secret(),
             launcher=self._address,
             on_key=lambda *seen: self._hub.post(partial(self._life.on_key, *seen)),
+            tls=self._tls,
         )
         if not outside:
             return keys

@@ -92,6 +92,7 @@ class Agent:
             on_closed=self._on_closed,
             on_tick=lambda: self._step(Tick()),
             on_error=self._on_error,
+            tls=identity.tls,
         )
         address = self._hub.listen(identity.bind)
         me = Member(
@@ -108,7 +109,9 @@ class Agent:
             settings=identity.settings,
             process_start_s=max(0.0, wall() - identity.spawned_at) if identity.spawned_at else 0.0,
         )
-        self._store = open_store(identity.store, job=identity.job, secret=identity.secret)
+        self._store = open_store(
+            identity.store, job=identity.job, secret=identity.secret, tls=identity.tls
+        )
         self._courier = Courier(
             self._store,
             lease=f"{identity.worker}-{os.getpid()}",

@@ -70,7 +70,7 @@ def let_in(identity: Identity, run: str) -> Identity:
 
 def _present_run(identity: Identity) -> str:
     """Which run of the job is on, by the key that its launcher keeps."""
-    store = open_store(identity.store, job=identity.job, secret=identity.secret)
+    store = open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
     try:
         found = store.get(CURRENT_KEY).value
     finally:
@@ -99,7 +99,7 @@ def _ask(identity: Identity, request: m.ScaleOut) -> object:
 
 
 def _leader(identity: Identity) -> Known | None:
-    store = open_store(identity.store, job=identity.job, secret=identity.secret)
+    store = open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
     try:
         found = store.get(LEADER_KEY)
     finally:
