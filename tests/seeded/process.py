@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edl.protocol import effects as fx
 from edl.protocol import events as ev
 from edl.protocol.election import LEADER_KEY
-from edl.protocol.leader import STATE_KEY
+from edl.protocol.leader import GENERATION_KEY, STATE_KEY
 from edl.protocol.messages import (
     Adjusted,
     Finished,
@@ -26,7 +26,8 @@ from edl.store.base import Swap
 from edl.types import Address, Gpu, Member, WorkerId
 from tests.seeded.collective import Collective, Gate
 from tests.seeded.history import Answered, Exit
-from tests.seeded.trainer import Trainer, Wait
+from tests.seeded.host import Wait
+from tests.seeded.trainer import Trainer
 
 if TYPE_CHECKING:
     from tests.seeded.world import World
@@ -63,6 +64,8 @@ class Process:
             settings=world.plan.settings,
         )
         self.alive = True
+        self.frozen = False
+        self.store_cut = False
         self.word = QUIET
         self.begun = Gate("Begin")
         self.may_go = Gate("MayGo")
@@ -76,6 +79,10 @@ class Process:
         self._keys: dict[int, set[str]] = {}
         self._building: dict[int, Generation] = {}
         self._stands: dict[int, Generation] = {}
+        self._broken: dict[int, str] = {}
+        self._next: list[tuple[int, Gate]] = []
+        self._news: list[ev.Event] = []
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def start(self) -> None:
         """The process runs: its agent looks for the leader, its script prepares."""
@@ -88,11 +95,13 @@ class Process:
             return
         world.network.listen(self.member.address, self, self._number)
         world.shelf.watch(
-            LEADER_KEY,
-            lambda seen: self.post(ev.LeaderSeen(value=seen.value, revision=seen.revision)),
+            LEADER_KEY, lambda s: self._told(ev.LeaderSeen(value=s.value, revision=s.revision))
         )
-        if self.node.worker.request_id:
-            world.shelf.watch(STATE_KEY, lambda seen: self.post(ev.StateSeen(value=seen.value)))
+        world.shelf.watch(
+            GENERATION_KEY,
+            lambda s: self._told(ev.GenerationSeen(value=s.value, revision=s.revision)),
+        )
+        world.shelf.watch(STATE_KEY, lambda s: self._told(ev.StateSeen(value=s.value)))
         context_s = self.jitter(self.plan.context_s)
         if self.fate == "never becomes ready":
             context_s = 1e9
@@ -111,8 +120,36 @@ class Process:
         self._busy_until = max(self._busy_until, self.world.schedule.now + lag)
         self.world.schedule.at(self._busy_until, self._step, event)
 
+    def _told(self, event: ev.Event) -> None:
+        """A notification by the store, which may be out of reach for a while."""
+        self._news.append(event)
+        self._read()
+
+    def _read(self) -> None:
+        if self.store_cut:
+            self.world.schedule.after(0.2, self._read)
+        elif self.alive:
+            news, self._news = self._news, []
+            for event in news:
+                self.post(event)
+
+    def freeze(self) -> None:
+        """SIGSTOP: nothing happens here any more, but nobody can tell."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+        held, self._held = self._held, []
+        for what, arguments in held:
+            self.world.schedule.after(0.0, what, *arguments)
+
+    def _is_held(self, what: Callable[..., None], *arguments: Any) -> bool:
+        if self.frozen and self.alive:
+            self._held.append((what, arguments))
+        return self.frozen or not self.alive
+
     def _step(self, event: ev.Event) -> None:
-        if not self.alive:
+        if self._is_held(self._step, event):
             return
         led = self.node.leader.token if self.node.leader else None
         try:
@@ -128,7 +165,7 @@ class Process:
             self._perform(effect)
 
     def _tick(self) -> None:
-        if self.alive:
+        if not self._is_held(self._tick):
             self.post(ev.Tick())
             self.world.schedule.after(0.3, self._tick)
 
@@ -161,6 +198,8 @@ class Process:
                 self._build(generation)
             case fx.DropGroup(number=number):
                 self._drop(number)
+            case fx.BreakGroup(number=number, why=why):
+                self._break(number, why)
             case fx.OfferKey(generation=number, key=key):
                 self._keys.setdefault(number, set()).add(key)
                 self._look(number)
@@ -168,9 +207,17 @@ class Process:
                 self.word = effect
                 self.history.announcements.append((self.me, effect))
                 self.world.compare_with_store(self.me, effect.generation)
+                if effect.generation:
+                    self.world.notice("announce", self)
             case fx.Begin(generation=generation):
                 self.generation = generation
                 self.begun.let_through()
+                self.world.notice("begin", self)
+                for number, gate in self._next:
+                    if generation.number > number:
+                        gate.let_through()
+            case fx.Publish(happened=happened):
+                self.world.hear(happened)
             case fx.Dismiss(why=why, failed=failed):
                 self.history.dismissals[self.me] = failed
                 self.exit(1 if failed else 0, f"dismissed: {why}")
@@ -182,6 +229,7 @@ class Process:
             said = Answered(self.world.schedule.now, self.me, message)
             self.history.answers.setdefault(message.request_id, []).append(said)
         self.world.network.send(self, peer, message)
+        self.world.notice(f"send {type(message).__name__}", self)
         if self.world.snaps and self.rng.random() < 0.04:
             self.world.snaps -= 1
             self.world.network.snap(self, peer)
@@ -193,7 +241,21 @@ class Process:
             self.world.schedule.after(self.jitter(0.5), self.kill)
 
     def _swap(self, effect: fx.StoreSwap) -> None:
+        """The courier asks until the store has answered."""
+        if self._is_held(self._swap, effect):
+            return
+        if self.store_cut:
+            self.world.schedule.after(0.2, self._swap, effect)
+            return
+
         def answer(swap: Swap) -> None:
+            if self.store_cut:
+                self.world.schedule.after(0.2, answer, swap)
+                return
+            if not self.alive:
+                # Nobody renews what it still got.
+                lease_s = self.plan.settings.lease_s
+                self.world.schedule.after(lease_s, self.world.shelf.revoke, self.me)
             current = swap.current
             self.post(
                 ev.Swapped(
@@ -211,6 +273,7 @@ class Process:
             lease=self.me if effect.leased else None,
             answer=answer,
         )
+        self.world.notice(f"swap {effect.key}", self)
 
     # -- groups ----------------------------------------------------------------------------
 
@@ -228,7 +291,7 @@ class Process:
     def _pin(self, generation: Generation) -> None:
         """This worker's own key is made; or the build falls."""
         number = generation.number
-        if number not in self._building or not self.alive:
+        if self._is_held(self._pin, generation) or number not in self._building:
             return
         if not generation.founding and self.rng.random() < self.plan.group_falls:
             del self._building[number]
@@ -252,11 +315,23 @@ class Process:
         ):
             return
         del self._building[number]
-        self.world.schedule.after(self.jitter(0.02), self._stand, generation)
+        until = self.world.schedule.now + self.plan.settings.build_timeout_s
+        self.world.schedule.after(self.jitter(0.02), self._connect, generation, until)
+
+    def _connect(self, generation: Generation, until: float) -> None:
+        """Everybody must be reached by everybody, or the build falls when its time is up."""
+        if self._is_held(self._connect, generation, until):
+            return
+        if generation.number in self._broken:
+            self.post(ev.GroupFell(number=generation.number, why="it was broken"))
+        elif not self.world.unreachable(self.me, generation):
+            self._stand(generation)
+        elif self.world.schedule.now < until:
+            self.world.schedule.after(0.1, self._connect, generation, until)
+        else:
+            self.post(ev.GroupFell(number=generation.number, why="a peer is out of reach"))
 
     def _stand(self, generation: Generation) -> None:
-        if not self.alive:
-            return
         self._stands[generation.number] = generation
         if self.progress is not None:
             self.progress.prepare(generation)
@@ -270,6 +345,14 @@ class Process:
         if self.progress is not None:
             self.progress.withdraw(number)
 
+    def _break(self, number: int, why: str) -> None:
+        """Whatever is under way in this group fails now; a later call fails at once."""
+        self._broken[number] = why
+        self._building.pop(number, None)
+        if number in self._stands:
+            self.world.group(self._stands[number]).leave(self.me, why)
+        self.world.notice("break", self)
+
     # -- the training thread ---------------------------------------------------------------
 
     def adopt_progress(self, progress: Progress) -> None:
@@ -282,6 +365,14 @@ class Process:
         assert generation.number in self._stands, f"{self.me} has no group {generation.number}"
         return self.world.group(generation)
 
+    def begun_after(self, number: int) -> Gate:
+        """Opens when a later generation may be entered."""
+        gate = Gate(f"a generation after {number}")
+        self._next = [(number, gate)]
+        if self.generation is not None and self.generation.number > number:
+            gate.let_through()
+        return gate
+
     def now(self) -> float:
         return self.world.schedule.now
 
@@ -290,6 +381,8 @@ class Process:
 
     def _advance(self) -> None:
         thread = self._thread
+        if self._is_held(self._advance):
+            return
         while self.alive and thread is not None:
             try:
                 wait = next(thread)
@@ -323,6 +416,8 @@ class Process:
         self.alive = False
         world = self.world
         self.history.exits[self.me] = Exit(world.schedule.now, status, why)
+        for generation in self._stands.values():
+            world.group(generation).leave(self.me, "its process has ended", in_order=status == 0)
         world.network.vanish(self, self.member.address, flush=flush)
         revoke: Callable[[str], None] = world.shelf.revoke
         # A launcher that reaped it revokes its lease; otherwise it lapses.
