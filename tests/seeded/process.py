@@ -28,6 +28,7 @@ from tests.seeded.collective import Collective, Gate
 from tests.seeded.history import Answered, Exit
 from tests.seeded.host import Wait
 from tests.seeded.trainer import Trainer
+from tests.seeded.workshop import Workshop
 
 if TYPE_CHECKING:
     from tests.seeded.world import World
@@ -76,10 +77,7 @@ class Process:
         self._busy_until = 0.0
         self._next_peer = 0
         self._lapsed = False
-        self._keys: dict[int, set[str]] = {}
-        self._building: dict[int, Generation] = {}
-        self._stands: dict[int, Generation] = {}
-        self._broken: dict[int, str] = {}
+        self.workshop = Workshop(self)
         self._next: list[tuple[int, Gate]] = []
         self._news: list[ev.Event] = []
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -143,13 +141,13 @@ class Process:
         for what, arguments in held:
             self.world.schedule.after(0.0, what, *arguments)
 
-    def _is_held(self, what: Callable[..., None], *arguments: Any) -> bool:
+    def is_held(self, what: Callable[..., None], *arguments: Any) -> bool:
         if self.frozen and self.alive:
             self._held.append((what, arguments))
         return self.frozen or not self.alive
 
     def _step(self, event: ev.Event) -> None:
-        if self._is_held(self._step, event):
+        if self.is_held(self._step, event):
             return
         led = self.node.leader.token if self.node.leader else None
         try:
@@ -165,7 +163,7 @@ class Process:
             self._perform(effect)
 
     def _tick(self) -> None:
-        if not self._is_held(self._tick):
+        if not self.is_held(self._tick):
             self.post(ev.Tick())
             self.world.schedule.after(0.3, self._tick)
 
@@ -195,14 +193,13 @@ class Process:
             case fx.StoreSwap():
                 self._swap(effect)
             case fx.BuildGroup(generation=generation):
-                self._build(generation)
+                self.workshop.build(generation)
             case fx.DropGroup(number=number):
-                self._drop(number)
+                self.workshop.drop(number)
             case fx.BreakGroup(number=number, why=why):
-                self._break(number, why)
+                self.workshop.break_up(number, why)
             case fx.OfferKey(generation=number, key=key):
-                self._keys.setdefault(number, set()).add(key)
-                self._look(number)
+                self.workshop.offer(number, key)
             case fx.Announce():
                 self.word = effect
                 self.history.announcements.append((self.me, effect))
@@ -242,7 +239,7 @@ class Process:
 
     def _swap(self, effect: fx.StoreSwap) -> None:
         """The courier asks until the store has answered."""
-        if self._is_held(self._swap, effect):
+        if self.is_held(self._swap, effect):
             return
         if self.store_cut:
             self.world.schedule.after(0.2, self._swap, effect)
@@ -275,94 +272,18 @@ class Process:
         )
         self.world.notice(f"swap {effect.key}", self)
 
-    # -- groups ----------------------------------------------------------------------------
-
-    def _build(self, generation: Generation) -> None:
-        number = generation.number
-        self.history.generations.setdefault(number, generation)
-        if self.me not in generation:
-            self._stand(generation)
-            return
-        if self.fate == "dies building":
-            self.world.schedule.after(self.jitter(0.05), self.kill)
-        self._building[number] = generation
-        self.world.schedule.after(self.jitter(0.02), self._pin, generation)
-
-    def _pin(self, generation: Generation) -> None:
-        """This worker's own key is made; or the build falls."""
-        number = generation.number
-        if self._is_held(self._pin, generation) or number not in self._building:
-            return
-        if not generation.founding and self.rng.random() < self.plan.group_falls:
-            del self._building[number]
-            self.post(ev.GroupFell(number=number, why="a port was taken"))
-            return
-        key = f"{number}/{self.me}"
-        if key in self._needed(generation):
-            self._keys.setdefault(number, set()).add(key)
-            self.post(ev.KeyMade(generation=number, key=key, value=key.encode()))
-        self._look(number)
-
-    def _needed(self, generation: Generation) -> list[str]:
-        makers = self.plan.key_makers or generation.size
-        return [f"{generation.number}/{member.worker}" for member in generation.members[:makers]]
-
-    def _look(self, number: int) -> None:
-        """The group stands as soon as every key is there."""
-        generation = self._building.get(number)
-        if generation is None or not self._keys.get(number, set()).issuperset(
-            self._needed(generation)
-        ):
-            return
-        del self._building[number]
-        until = self.world.schedule.now + self.plan.settings.build_timeout_s
-        self.world.schedule.after(self.jitter(0.02), self._connect, generation, until)
-
-    def _connect(self, generation: Generation, until: float) -> None:
-        """Everybody must be reached by everybody, or the build falls when its time is up."""
-        if self._is_held(self._connect, generation, until):
-            return
-        if generation.number in self._broken:
-            self.post(ev.GroupFell(number=generation.number, why="it was broken"))
-        elif not self.world.unreachable(self.me, generation):
-            self._stand(generation)
-        elif self.world.schedule.now < until:
-            self.world.schedule.after(0.1, self._connect, generation, until)
-        else:
-            self.post(ev.GroupFell(number=generation.number, why="a peer is out of reach"))
-
-    def _stand(self, generation: Generation) -> None:
-        self._stands[generation.number] = generation
-        if self.progress is not None:
-            self.progress.prepare(generation)
-        self.post(ev.GroupStands(number=generation.number, build_s=0.0))
-        if self.fate == "dies announced":
-            self.world.schedule.after(self.jitter(0.2), self.kill)
-
-    def _drop(self, number: int) -> None:
-        self._building.pop(number, None)
-        self._stands.pop(number, None)
-        if self.progress is not None:
-            self.progress.withdraw(number)
-
-    def _break(self, number: int, why: str) -> None:
-        """Whatever is under way in this group fails now; a later call fails at once."""
-        self._broken[number] = why
-        self._building.pop(number, None)
-        if number in self._stands:
-            self.world.group(self._stands[number]).leave(self.me, why)
-        self.world.notice("break", self)
-
     # -- the training thread ---------------------------------------------------------------
 
     def adopt_progress(self, progress: Progress) -> None:
         self.progress = progress
-        for generation in self._stands.values():
+        for generation in self.workshop.stands.values():
             if generation.number > progress.generation.number:
                 progress.prepare(generation)
 
     def group(self, generation: Generation) -> Collective:
-        assert generation.number in self._stands, f"{self.me} has no group {generation.number}"
+        assert generation.number in self.workshop.stands, (
+            f"{self.me} has no group {generation.number}"
+        )
         return self.world.group(generation)
 
     def begun_after(self, number: int) -> Gate:
@@ -381,7 +302,7 @@ class Process:
 
     def _advance(self) -> None:
         thread = self._thread
-        if self._is_held(self._advance):
+        if self.is_held(self._advance):
             return
         while self.alive and thread is not None:
             try:
@@ -416,7 +337,7 @@ class Process:
         self.alive = False
         world = self.world
         self.history.exits[self.me] = Exit(world.schedule.now, status, why)
-        for generation in self._stands.values():
+        for generation in self.workshop.stands.values():
             world.group(generation).leave(self.me, "its process has ended", in_order=status == 0)
         world.network.vanish(self, self.member.address, flush=flush)
         revoke: Callable[[str], None] = world.shelf.revoke

@@ -21,8 +21,9 @@ from edl.protocol.standing import Standing
 from edl.protocol.voice import Voice
 from edl.protocol.worker import Worker
 from edl.store.base import Swap, Versioned
-from tests.seeded.checkers import CHECKERS, ENDINGS, check
+from tests.seeded.checkers import CHECKERS, check
 from tests.seeded.collective import Exchange
+from tests.seeded.endings import ENDINGS
 from tests.seeded.plan import Ask, Fault, Plan
 from tests.seeded.shelf import Shelf
 from tests.seeded.trainer import Trainer

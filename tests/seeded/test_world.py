@@ -10,8 +10,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.seeded.checkers import check, survivors
+from tests.seeded.checkers import check
 from tests.seeded.crashes import draw_crash_plan
+from tests.seeded.endings import survivors
 from tests.seeded.plan import Plan, draw_big_plan, draw_plan
 from tests.seeded.replay import BIG, line
 from tests.seeded.world import run
