@@ -100,8 +100,11 @@ class Adjustment:
 
     def on_built(self, worker: WorkerId) -> bool:
         """True when this was the last one."""
+        if self.phase is not Phase.BUILDING:
+            # Said again to a new leader; who waits for the switch is another question.
+            return False
         self.waiting.discard(worker)
-        return self.phase is Phase.BUILDING and not self.waiting
+        return not self.waiting
 
     def record(self) -> None:
         self.phase = Phase.RECORDING

@@ -136,7 +136,7 @@ class Leader:
         if self._counts_on(worker):
             return self.recovery.on_lost(worker, why, now, ended=ended)
         if ended and not self.conductor.founded and not self.over:
-            return self.arrivals.give_up(f"{worker} ended before the job began: {why}")
+            return self.arrivals.on_founder_ended(worker, why)
         adjustment = self.conductor.adjustment
         if adjustment is None or worker not in adjustment.expected:
             return []
@@ -189,8 +189,7 @@ class Leader:
         if generation is None or self.over:
             return effects
         effects += self.recovery.on_tick(now)
-        others = [w for w in generation.workers() if w != self.me and self._counts_on(w)]
-        ping, silent = self.liveness.look(others, now)
+        ping, silent = self.liveness.look(self.recovery.counted_on(generation), now)
         effects += self.voice.to(ping, m.Ping(generation=generation.number, worker=self.me))
         for worker, seconds in silent.items():
             effects += self.recovery.on_lost(worker, f"silent for {seconds:.1f} s", now)
@@ -297,10 +296,11 @@ class Leader:
             heir = generation.leader if generation else self.me
             return [*effects, *self.hand_over(now, to=heir)]
         self.conductor.enter(target)
-        return [
-            *self.voice.to(target.workers(), m.Founded(generation=target.number)),
-            *self.voice.tell("job.started", workers=target.size, leader=self.me),
-        ]
+        effects = self.voice.to(target.workers(), m.Founded(generation=target.number))
+        effects += self.voice.tell("job.started", workers=target.size, leader=self.me)
+        for worker, why in self.arrivals.ended.items():
+            effects += self.recovery.on_lost(worker, why, now, ended=True)
+        return effects
 
     def _superseded(self, event: Swapped, now: float) -> list[Effect]:
         """Another leader has recorded a generation: that one is the base of whatever follows."""
