@@ -127,6 +127,8 @@ class Siege:
         """Hundreds at a time, to each port, held for a while and dropped."""
         while not self.over.is_set():
             for target in targets:
+                if self.over.is_set():
+                    return
                 socks: list[socket.socket] = []
                 with contextlib.suppress(OSError):
                     socks.extend(opened(target.address) for _ in range(IDLE))
