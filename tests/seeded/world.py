@@ -231,6 +231,7 @@ class World:
             if leader is None or not process.alive:
                 continue
             if leader.conductor.generation is not None and not leader.over:
+                self.history.touched.add(process.me)
                 self.shelf.revoke(process.me)
 
     def _network_delay(self) -> float:

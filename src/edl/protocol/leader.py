@@ -158,6 +158,9 @@ class Leader:
         generation = self.conductor.generation
         if self.over or generation is None or worker in self.recovery.departed:
             return False
+        if self.conductor.leaves:
+            # The others have turned to the successor already, or will.
+            return worker == generation.leader
         return worker in generation
 
     # -- the end, and the next leader ------------------------------------------------------
@@ -216,7 +219,6 @@ class Leader:
         if self.me not in generation:
             return [Dismiss(why="the job went on without this worker", failed=False)]
         self.arrivals.waits = True
-        conductor.adjustment = None
         conductor.adopt(found, revision=revision)
         conductor.last_number = max(conductor.last_number, last)
         if not entered and not generation.founding:
@@ -256,6 +258,7 @@ class Leader:
         conductor.deeds = list(past.deeds)
         self.voice.chronicle.restore(past.seq, past.recent, past.records)
         self.voice.requests.restore(past.answers, past.records)
+        self.voice.requests.remember(past.deeds)
         conductor.adjustment = reopened(past, self.settings, now)
         if past.open_switch is not None:
             self.voice.step = conductor.pace.step = past.open_switch.record.step
@@ -307,11 +310,10 @@ class Leader:
         if event.value is None:
             return self.voice.tell("job.contested")
         effects = self.voice.tell("leader.superseded")
-        adjustment = self.conductor.adjustment
-        if adjustment is not None:
-            adjustment.why = "another leader has recorded a generation meanwhile"
-            effects += self.conductor.undone(now)
         found, last = read_recorded(event.value), self.conductor.last_number
+        # If this worker leads indeed, its own record will say what becomes of the adjustment.
+        self.conductor.drop("another leader has recorded a generation meanwhile")
+        self.conductor.forget(found.deeds)
         return effects + self.inherit(
             found, revision=event.revision, last=last, entered=True, lost=None, now=now
         )

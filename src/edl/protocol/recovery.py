@@ -81,6 +81,8 @@ class Recovery:
 
     def counted_on(self, generation: Generation) -> list[WorkerId]:
         """The others that training cannot go on without."""
+        if self.me not in generation:
+            return [generation.leader]
         gone = {self.me, *self.lost, *self.departed}
         return [worker for worker in generation.workers() if worker not in gone]
 
