@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -10,9 +11,15 @@ from edl.collective.errands import Errands
 
 
 def test_errands_are_done_in_the_order_they_were_given() -> None:
-    errands, done, go = Errands("line"), [], threading.Event()
+    errands, go = Errands("line"), threading.Event()
+    done: list[int] = []
+
+    def note(number: int) -> int:
+        done.append(number)
+        return number
+
     errands.give(go.wait)
-    given = [errands.give(lambda i=i: done.append(i) or i) for i in range(20)]  # type: ignore[misc, func-returns-value]
+    given = [errands.give(partial(note, i)) for i in range(20)]
     assert not done
     go.set()
     assert [errand.wait() for errand in given] == list(range(20))
@@ -37,9 +44,10 @@ def test_none_is_done_after_one_that_failed() -> None:
 
 def test_closing_waits_for_what_was_given_and_ends_the_thread() -> None:
     before = threading.active_count()
-    errands, done = Errands("line"), []
+    errands = Errands("line")
+    done: list[int] = []
     for i in range(5):
-        errands.give(lambda i=i: done.append(i))  # type: ignore[misc]
+        errands.give(partial(done.append, i))
     errands.close()
     errands.close()
     assert done == list(range(5))
