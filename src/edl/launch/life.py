@@ -290,7 +290,7 @@ class Life:
         self.status = status
         self._census.on_status(status)
         if status.generation and time.monotonic() >= self._see_at:
-            self._see(Seen.of(status))
+            self._see(Seen.of(status, restarts=self._restarts.count))
 
     def _see(self, seen: Seen) -> None:
         self._seen, self._see_at = seen, time.monotonic() + EVERY_S
@@ -372,6 +372,7 @@ class Life:
         self._due = time.monotonic() + again.pause_s
         self.follower.close()
         self.status = None
+        self._see(replace(self._seen, step=result.steps, restarts=again.number))
         first = result.first_failure
         why = f"{result.why} ({first.worker}: {first.reason})" if first else result.why
         self.history.note(
@@ -398,22 +399,16 @@ class Life:
     def _conclude(self, result: Result) -> None:
         self._due = None
         self.result = result
-        last = Seen.of(self.status) if self.status and self.status.generation else self._seen
+        told = self.status if self.status and self.status.generation else None
+        last = Seen.of(told, restarts=result.restarts) if told else self._seen
         self._see(replace(last, step=max(last.step, result.steps), workers=self._census.size))
         try:
             self._folder.write_result(result)
         except OSError as error:
             log.error("launch.result not written why=%r", str(error))
         if result.state == "failed":
-            self._tell_failure(result)
+            self.history.failed(result)
         log.info("launch.over state=%s status=%d", result.state, result.exit_status)
         self.service.on_job_over(f"job {self._folder.name}: {result.state}")
         self.follower.close()
         self.over_event.set()
-
-    def _tell_failure(self, result: Result) -> None:
-        """The history's last line: no leader is left to write it."""
-        first, fields = result.first_failure, {"why": result.why}
-        if first is not None:
-            fields |= {"worker": first.worker, "reason": first.reason, "log": first.log}
-        self.history.note("job.failed", step=result.steps, **fields)
