@@ -6,6 +6,7 @@ EdlError
 |   +-- Refused         a request that can never be granted as asked
 +-- PeerError           another process: gone, foreign, or speaking nonsense
 |   +-- WrongSecret     it could not prove the job's secret
+|   |   +-- WrongCertificate    nor show a certificate that TLS accepts
 |   +-- GroupBroken     a collective group that can no longer be used
 +-- StoreError          the coordination store: unreachable or contradictory
 +-- CheckpointError     a checkpoint that could not be written or read; training is not harmed
@@ -33,6 +34,7 @@ __all__ = [
     "TimedOut",
     "UnknownJob",
     "UsageError",
+    "WrongCertificate",
     "WrongSecret",
 ]
 
@@ -59,6 +61,10 @@ class PeerError(EdlError):
 
 class WrongSecret(PeerError):
     """The other side could not prove the job's secret, or refused ours."""
+
+
+class WrongCertificate(WrongSecret):
+    """TLS with the other side failed: no certificate, a foreign or expired one, or no TLS."""
 
 
 class GroupBroken(PeerError):

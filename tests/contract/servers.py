@@ -124,12 +124,17 @@ class Certificates:
         self._run(*new, "-x509", "-days", "2", "-subj", "/CN=EDL test", "-keyout", "ca-key.pem",
                   "-out", "ca.pem")  # fmt: skip
         (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
-        for name in ("server", "client"):
-            self._run(*new, "-subj", f"/CN={name}", "-keyout", f"{name}-key.pem",
-                      "-out", f"{name}.csr")  # fmt: skip
-            self._run("openssl", "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey",
-                      "ca-key.pem", "-CAcreateserial", "-days", "2", "-extfile", "extensions",
-                      "-out", f"{name}.pem")  # fmt: skip
+        self._new = new
+        self.issue("server")
+        self.issue("client")
+
+    def issue(self, name: str, *, days: int = 2) -> None:
+        """One more by the same authority; with negative days, one that has expired."""
+        self._run(*self._new, "-subj", f"/CN={name}", "-keyout", f"{name}-key.pem",
+                  "-out", f"{name}.csr")  # fmt: skip
+        self._run("openssl", "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey",
+                  "ca-key.pem", "-CAcreateserial", "-days", str(days), "-extfile", "extensions",
+                  "-out", f"{name}.pem")  # fmt: skip
 
     def of(self, name: str) -> tuple[Path, Path]:
         return self.folder / f"{name}.pem", self.folder / f"{name}-key.pem"

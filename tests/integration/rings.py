@@ -14,7 +14,7 @@ from edl.types import Address, Gpu, Member, WorkerId
 
 _Result = TypeVar("_Result")
 
-__all__ = ["HOSTS", "build_ring", "in_threads", "members"]
+__all__ = ["HOSTS", "build_members", "build_ring", "generation_of", "in_threads", "members"]
 
 HOSTS = ["localhost"]  # members are on these, in turn
 
@@ -53,19 +53,29 @@ def in_threads(jobs: list[Callable[[], _Result]]) -> list[_Result]:
     return [results[i] for i in range(len(jobs))]
 
 
-def build_ring(count: int, *, newcomers: int = 0) -> list[Group]:
-    """The ends of one generation; the last `newcomers` of them are new."""
-    everyone = members(count)
-    generation = Generation(
+def generation_of(everyone: tuple[Member, ...], *, newcomers: int) -> Generation:
+    """A generation of these, the last `newcomers` of them new."""
+    return Generation(
         number=1,
         members=everyone,
-        newcomers=tuple(m.worker for m in everyone[count - newcomers :]) if newcomers else (),
+        newcomers=tuple(m.worker for m in everyone[len(everyone) - newcomers :]),
         source=everyone[0].worker,
         leader=everyone[0].worker,
         founding=False,
+        mended=False,
         token=1,
         request_id="r",
     )
+
+
+def build_ring(count: int, *, newcomers: int = 0) -> list[Group]:
+    """The ends of one generation; the last `newcomers` of them are new."""
+    return build_members(generation_of(members(count), newcomers=newcomers))
+
+
+def build_members(generation: Generation) -> list[Group]:
+    """Every member's end of a generation."""
+    count = generation.size
     boards: list[Board] = []
 
     def publish_from(index: int) -> Callable[[str, bytes], None]:
@@ -79,7 +89,7 @@ def build_ring(count: int, *, newcomers: int = 0) -> list[Group]:
     boards.extend(Board(publish_from(i)) for i in range(count))
 
     def member_of(index: int) -> Callable[[], Group]:
-        me, board = everyone[index].worker, boards[index]
+        me, board = generation.workers()[index], boards[index]
         return lambda: build_group(generation, me, board, "127.0.0.1", 10.0)
 
     return in_threads([member_of(index) for index in range(count)])

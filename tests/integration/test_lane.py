@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from edl.collective import gloo, lane
+from edl.collective import gloo, lane, memory
 from tests.integration.rings import build_ring, in_threads
 
 # More rows than slots, a small one among them, one just a slot long.
@@ -61,13 +61,13 @@ def test_every_row_arrives_by_shared_memory(receivers: int) -> None:
 def test_who_cannot_open_the_memory_makes_everybody_go_by_tcp(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened, asked = lane._opened, []
+    opened, asked = memory.opened, []
 
-    def sometimes(path: str, size: int) -> Any:
-        asked.append(path)
-        return None if len(asked) == 2 else opened(path, size)
+    def sometimes(pid: int, number: int, size: int) -> Any:
+        asked.append(number)
+        return None if len(asked) == 2 else opened(pid, number, size)
 
-    monkeypatch.setattr(lane, "_opened", sometimes)
+    monkeypatch.setattr(memory, "opened", sometimes)
     groups, held = broadcast(3)
     assert len(asked) == 3
     assert all(group._lane is None for group in groups)
@@ -76,7 +76,7 @@ def test_who_cannot_open_the_memory_makes_everybody_go_by_tcp(
 
 
 def test_a_machine_without_memory_files_goes_by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "_made", lambda size: (-1, None))
+    monkeypatch.setattr(memory, "made", lambda size: (-1, None))
     groups, held = broadcast(1)
     assert all(group._lane is None for group in groups)
     assert all(torch.equal(a, b) for a, b in zip(held[1], held[0], strict=True))
@@ -95,5 +95,7 @@ def test_members_on_two_machines_do_not_try(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_foreign_file_is_not_taken_for_the_lane(tmp_path: Path) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(b"x" * 100)
-    assert lane._opened(str(path), lane.SLOT * lane.SLOTS) is None
-    assert lane._opened(str(tmp_path / "absent"), lane.SLOT * lane.SLOTS) is None
+    with path.open("r+b") as file:
+        assert memory.opened(os.getpid(), file.fileno(), lane.SLOT * lane.SLOTS) is None
+        number = file.fileno()
+    assert memory.opened(os.getpid(), number, 100) is None

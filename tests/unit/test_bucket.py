@@ -66,3 +66,24 @@ def test_what_nobody_used_has_no_gradient_afterwards() -> None:
     bucket.spread(bucket.tail())
     assert used.grad is not None
     assert unused.grad is None
+
+
+@pytest.mark.parametrize("narrow", [None, torch.bfloat16])
+def test_a_row_that_others_reduced_gives_the_gradients_that_they_have(
+    narrow: torch.dtype | None,
+) -> None:
+    mine, theirs = parameters((5, 3), (4,)), parameters((5, 3), (4,))
+    theirs[1].grad = None
+    elder, newcomer = Bucket(theirs), Bucket(mine)
+    sent = elder.fill(0.5, narrow)
+    assert sent.nbytes == elder.size(narrow)
+    assert elder.row is sent
+    received = newcomer.incoming(narrow)
+    assert (received.dtype, received.shape) == (sent.dtype, sent.shape)
+    received.copy_(sent)
+    elder.spread(elder.tail())
+    newcomer.spread(newcomer.tail())
+    assert mine[0].grad is not None
+    assert theirs[0].grad is not None
+    assert torch.equal(mine[0].grad, theirs[0].grad)
+    assert mine[1].grad is None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.adjustment import Phase
@@ -11,6 +9,7 @@ from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Announce, Effect, Publish, Send, StoreSwap
 from edl.protocol.events import Swapped
 from edl.protocol.record import STOP, WITHDRAWN
+from edl.protocol.recorded import read_recorded
 from edl.protocol.voice import Voice
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
@@ -58,10 +57,10 @@ def recording() -> Conductor:
     return made
 
 
-def recorded(made: Conductor, *, done: bool = True, number: int = 2) -> list[Effect]:
-    value = json.dumps({"number": number}).encode()
-    event = Swapped(purpose="generation", done=done, value=value, revision=6)
-    return made.on_swapped(event, 4.0)
+def recorded(made: Conductor, *, done: bool = True) -> list[Effect]:
+    event = Swapped(purpose="generation", done=done, value=b"x", revision=6)
+    target = made.answered(event)
+    return made.on_recorded(target, 4.0) if target else []
 
 
 def announced() -> Conductor:
@@ -118,12 +117,13 @@ def test_the_generation_is_recorded_when_the_last_one_has_built() -> None:
         5,
         False,
     )
-    assert json.loads(swap.value or b"") == {
-        "number": 2,
-        "members": ["w0", "w1", "w2"],
-        "token": 3,
-        "request_id": "r",
-    }
+    found = read_recorded(swap.value or b"")
+    assert found.generation == made.asked
+    assert found.generation.workers() == names(0, 1, 2)
+    assert (found.generation.token, found.generation.request_id) == (3, "r")
+    assert [(deed.request_id, deed.joined, deed.undone) for deed in found.deeds] == [
+        ("r", names(2), "")
+    ]
 
 
 def test_a_switch_is_announced_only_once_it_is_in_the_store() -> None:
@@ -134,17 +134,30 @@ def test_a_switch_is_announced_only_once_it_is_in_the_store() -> None:
     assert told(effects) == ["adjust.announced"]
 
 
-def test_a_generation_that_cannot_be_recorded_is_undone() -> None:
-    made = recording()
-    assert told(recorded(made, done=False)) == ["adjust.undone"]
-    assert made.adjustment is None
-
-
-def test_a_late_answer_about_an_older_generation_announces_nothing() -> None:
-    made = recording()
-    assert recorded(made, number=1) == []
+def test_a_swap_that_was_answered_twice_counts_as_done() -> None:
+    made = building()
+    for number in (0, 1, 2):
+        effects = made.on_group_built(built(number), 3.0)
+    (swap,) = effects
+    assert isinstance(swap, StoreSwap)
+    event = Swapped(purpose="generation", done=False, value=swap.value, revision=6)
     assert made.adjustment is not None
-    assert made.adjustment.phase is Phase.RECORDING
+    assert made.answered(event) == made.adjustment.generation
+    assert made.generation_revision == 6
+
+
+def test_an_undo_waits_for_the_store_which_then_says_again_what_is_in_force() -> None:
+    made = recording()
+    assert made.undo("w2 died", 3.5) == []
+    swap, quiet = recorded(made)
+    assert quiet == QUIET
+    assert isinstance(swap, StoreSwap)
+    assert swap.expected == 6
+    found = read_recorded(swap.value or b"")
+    assert found.generation == first(0, 1)
+    assert [deed.undone for deed in found.deeds] == ["w2 died"]
+    assert sent(recorded(made), m.Undone) == [(20, m.Undone(request_id="r", reason="w2 died"))]
+    assert made.adjustment is None
 
 
 def test_the_announcement_stops_when_the_switch_happens() -> None:
@@ -190,8 +203,11 @@ def test_an_announced_switch_is_undone_when_a_later_record_says_so() -> None:
     named = record(says=(2, 2, 3))
     assert made.on_step_committed(committed(1, named, record()), 5.2) == []
     after = record(says=(WITHDRAWN, 2, 3))
-    effects = made.on_step_committed(committed(2, after, record()), 5.3)
-    assert effects[0] == QUIET
+    swap, quiet = made.on_step_committed(committed(2, after, record()), 5.3)
+    assert quiet == QUIET
+    assert isinstance(swap, StoreSwap)
+    assert read_recorded(swap.value or b"").generation == first(0, 1)
+    effects = recorded(made)
     assert sent(effects, m.Undone) == [(20, m.Undone(request_id="r", reason="w2 died"))]
 
 
@@ -209,8 +225,8 @@ def test_a_stop_is_announced_over_everything_else() -> None:
     made.stopping = "enough"
     assert made.word() == Announce(generation=STOP, switch_step=1, token=3)
     made.undo("the job is stopping", 5.0)
-    effects = made.on_step_committed(committed(1, record(says=(STOP, 1, 3))), 5.1)
-    assert told(effects) == ["adjust.undone"]
+    made.on_step_committed(committed(1, record(says=(STOP, 1, 3))), 5.1)
+    assert told(recorded(made)) == ["adjust.undone"]
 
 
 def test_an_overdue_adjustment_is_undone_by_a_tick() -> None:

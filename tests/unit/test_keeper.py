@@ -9,7 +9,7 @@ import pytest
 
 from edl.config import Settings
 from edl.errors import UsageError
-from edl.protocol.progress import Progress
+from edl.protocol.progress import Progress, Round
 from edl.protocol.shards import ShardLedger, ShardPart
 from edl.protocol.topology import draw_first
 from edl.runtime.framework import Framework
@@ -63,8 +63,7 @@ def step(progress: Progress) -> int:
     for worker in workers:
         part = progress.ledger.slice_of(worker, workers)
         samples[worker] = part.count if isinstance(part, ShardPart) else 0
-    progress.ledger = progress.ledger.committed(samples)
-    progress.step += 1
+    progress.commit(Round(go=True, closed=False, ended=False, samples=samples))
     return sum(samples.values())
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from edl.config import Settings
@@ -12,6 +10,7 @@ from edl.protocol.effects import Announce, Dismiss, Effect, MayGo, Publish, Send
 from edl.protocol.events import Swapped
 from edl.protocol.leader import Leader
 from edl.protocol.record import STOP
+from edl.protocol.recorded import write_recorded
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
 OUT = m.ScaleOut(request_id="out", joiners=(joiner(2),))
@@ -21,7 +20,7 @@ STOPPED = m.StopJob(request_id="stop", why="enough")
 
 
 def register(number: int, request_id: str = "") -> m.Register:
-    return m.Register(member=member(number), request_id=request_id, process_start_s=0.0)
+    return m.Register(member=member(number), request_id=request_id, process_start_s=0.0, last=0)
 
 
 def ready(number: int, request_id: str = "") -> m.Ready:
@@ -33,8 +32,7 @@ def built(number: int, generation: int) -> m.GroupBuilt:
 
 
 def stored(leader: Leader, number: int) -> list[Effect]:
-    value = json.dumps({"number": number}).encode()
-    event = Swapped(purpose="generation", done=True, value=value, revision=10 + number)
+    event = Swapped(purpose="generation", done=True, value=b"x", revision=10 + number)
     return leader.on_swapped(event, 0.0)
 
 
@@ -120,8 +118,11 @@ def test_a_founder_that_missed_the_beginning_is_let_in() -> None:
 
 def test_a_job_that_another_leader_founded_is_not_begun() -> None:
     leader = starting()
-    event = Swapped(purpose="generation", done=False, value=b"{}", revision=9)
-    assert told(leader.on_swapped(event, 0.0)) == ["job.contested"]
+    value = write_recorded(first(1, 2), ())
+    event = Swapped(purpose="generation", done=False, value=value, revision=9)
+    effects = leader.on_swapped(event, 0.0)
+    assert told(effects) == ["leader.superseded"]
+    assert effects[-1] == Dismiss(why="the job went on without this worker", failed=False)
 
 
 # -- requests --------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ def test_a_newcomer_that_lost_its_connection_after_the_switch_is_not_turned_away
         leader.on_message(0, built(number, 2), 2.0)
     stored(leader, 2)
     leader.on_switch_decided(2, 2, 3.0)
-    assert told(leader.on_peer_closed(12, "lost", 3.0)) == ["worker.lost"]
+    assert leader.on_peer_closed(12, "lost", 3.0) == []
     assert leader.on_message(14, register(2, "out"), 3.5) == []
     assert leader.voice.peers[w(2)] == 14
 
@@ -222,7 +223,7 @@ def test_a_member_that_reconnects_hears_what_is_being_built() -> None:
     leader.on_peer_closed(11, "lost", 0.5)
     effects = leader.on_message(20, IN, 1.0)
     assert [peer for peer, _ in sent(effects, m.Prepare)] == [0]
-    effects = leader.on_message(13, m.Hail(worker=w(1), generation=1), 2.0)
+    effects = leader.on_message(13, m.Hail(worker=w(1), generation=1, last=1), 2.0)
     assert [peer for peer, _ in sent(effects, m.Prepare)] == [13]
 
 
@@ -336,9 +337,10 @@ def test_a_lost_handover_is_sent_again_to_the_successor_alone() -> None:
     leader = announced(LEADER_OUT)
     leader.on_peer_closed(11, "lost", 2.5)
     assert not sent(leader.on_switch_decided(2, 2, 3.0), m.Handover)
-    effects = leader.on_message(14, m.Hail(worker=w(1), generation=2), 4.0)
+    effects = leader.on_message(14, m.Hail(worker=w(1), generation=2, last=2), 4.0)
     assert [peer for peer, _ in sent(effects, m.Handover)] == [14]
-    assert leader.on_message(15, m.Hail(worker=w(9), generation=2), 4.0) == []
+    effects = leader.on_message(15, m.Hail(worker=w(9), generation=2, last=2), 4.0)
+    assert not sent(effects, m.Handover)
 
 
 def test_a_leader_that_has_handed_over_completes_nothing_any_more() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from edl.protocol import messages as m
 from edl.protocol.effects import (
     Begin,
@@ -37,6 +35,7 @@ from edl.protocol.events import (
 )
 from edl.protocol.node import Node
 from edl.protocol.record import STOP
+from edl.protocol.recorded import write_recorded
 from edl.protocol.topology import Generation, draw_next
 from tests.seeded.cast import SETTINGS, first, member, names, sent, w
 
@@ -68,7 +67,7 @@ def contest(number: int, expected: int = 0) -> StoreSwap:
 
 
 def recorded(number: int) -> Swapped:
-    value = json.dumps({"number": number}).encode()
+    value = write_recorded(first(0, 1), ())
     return Swapped(purpose="generation", done=True, value=value, revision=10 + number)
 
 
@@ -91,7 +90,7 @@ def leading() -> Node:
     """w0, which leads w1 (over the connection 1) in generation 1."""
     machine = node(0)
     steps(machine, VACANT, swapped(0, 1), ContextReady(context_s=1.0))
-    register = m.Register(member=member(1), request_id="", process_start_s=0.0)
+    register = m.Register(member=member(1), request_id="", process_start_s=0.0, last=0)
     ready = m.Ready(worker=w(1), request_id="", context_s=1.0)
     steps(machine, Heard(peer=1, message=register), Heard(peer=1, message=ready))
     built = m.GroupBuilt(generation=1, worker=w(1), build_s=0.0)
@@ -114,6 +113,7 @@ def handover(revision: int = 1) -> m.Handover:
         stopping="",
         answers=(),
         records=(),
+        deeds=(),
         recent=(),
         open_switch=None,
     )
@@ -160,7 +160,7 @@ def test_the_loser_follows_the_winner() -> None:
 def test_it_registers_when_the_leader_answers() -> None:
     machine = node(1)
     machine.step(seen(0, 1), 0.0)
-    register = m.Register(member=member(1), request_id="", process_start_s=0.0)
+    register = m.Register(member=member(1), request_id="", process_start_s=0.0, last=0)
     assert machine.step(PeerOpened(peer=-1), 0.0) == [Send(peer=-1, message=register)]
 
 
@@ -169,7 +169,7 @@ def test_a_lost_leader_is_dialled_again_after_a_moment() -> None:
     assert machine.step(PeerClosed(peer=-1, why="lost"), 5.0) == []
     assert machine.step(Tick(), 5.1) == []
     assert machine.step(Tick(), 5.2) == [Dial(peer=-2, address=member(0).address)]
-    hail = m.Hail(worker=w(1), generation=1)
+    hail = m.Hail(worker=w(1), generation=1, last=1)
     assert machine.step(PeerOpened(peer=-2), 5.3) == [Send(peer=-2, message=hail)]
 
 
@@ -216,7 +216,7 @@ def test_a_job_of_one_worker_founds_itself() -> None:
 def test_keys_travel_both_ways_through_a_leader() -> None:
     machine = node(0)
     steps(machine, VACANT, swapped(0, 1), ContextReady(context_s=1.0))
-    register = m.Register(member=member(1), request_id="", process_start_s=0.0)
+    register = m.Register(member=member(1), request_id="", process_start_s=0.0, last=0)
     ready = m.Ready(worker=w(1), request_id="", context_s=1.0)
     steps(machine, Heard(peer=1, message=register), Heard(peer=1, message=ready))
     mine = m.RendezvousKey(generation=1, worker=w(0), key="a", value=b"1")
@@ -278,10 +278,9 @@ def test_a_handover_heard_twice_is_confirmed_twice() -> None:
 
 def test_what_comes_before_the_office_is_heard_in_it() -> None:
     machine = heir()
-    steps(machine, Heard(peer=6, message=m.Hail(worker=w(5), generation=2)))
-    steps(machine, Heard(peer=-1, message=handover()), swapped(1, 7))
-    assert machine.leader is not None
-    assert machine.leader.voice.peers[w(5)] == 6
+    steps(machine, Heard(peer=6, message=m.Hail(worker=w(5), generation=2, last=2)))
+    effects = steps(machine, Heard(peer=-1, message=handover()), swapped(1, 7))
+    assert [peer for peer, _ in sent(effects, m.Out)] == [6]
 
 
 def test_the_office_ends_the_search_for_the_old_leader() -> None:
@@ -340,8 +339,10 @@ def test_a_job_that_ends_before_the_handover_is_ended_by_the_successor() -> None
 
 def test_a_follower_goes_when_the_job_is_over() -> None:
     machine = following()
-    assert machine.step(JobOver(step=9), 1.0) == [MayGo()]
-    assert machine.step(JobOver(step=9), 1.0) == []
+    goodbye = Send(peer=-1, message=m.Leaving(generation=1, worker=w(1)))
+    assert machine.step(JobOver(step=9), 1.0) == [MayGo(), goodbye]
+    assert machine.step(JobOver(step=9), 1.0) == [goodbye]
+    assert steps(machine, PeerClosed(peer=-1, why="gone"), VACANT) == []
 
 
 def test_a_leaver_says_goodbye_and_goes_and_never_leads_again() -> None:
@@ -363,5 +364,5 @@ def test_a_leader_goes_when_the_end_is_in_the_store() -> None:
 def test_a_waiting_newcomer_goes_when_the_store_says_the_job_is_over() -> None:
     machine = node(2, founders=0, request_id="r")
     assert machine.step(StateSeen(value=None), 0.0) == []
-    why = "the job is finished"
-    assert machine.step(StateSeen(value=b"finished"), 0.0) == [Dismiss(why=why, failed=False)]
+    gone = Dismiss(why="the job is finished", failed=False, over=True)
+    assert machine.step(StateSeen(value=b"finished"), 0.0) == [gone]

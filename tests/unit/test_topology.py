@@ -39,6 +39,17 @@ def test_newcomers_come_last_and_enter_without_a_share() -> None:
     assert (new.source, new.leader, new.founding) == (w(0), w(0), False)
 
 
+def test_elders_are_those_who_were_there_before_if_others_are_new() -> None:
+    founded = first(0, 1, 2)
+    assert founded.elders() == ()
+    joined = draw_next(
+        founded, number=2, joiners=[member(3)], leavers=names(0), token=3, request_id="r"
+    )
+    assert joined.elders() == names(1, 2)
+    left = draw_next(joined, number=3, joiners=(), leavers=names(2), token=3, request_id="r")
+    assert left.elders() == ()
+
+
 def test_the_first_stayer_leads_when_the_leader_leaves() -> None:
     new = draw_next(first(0, 1, 2), number=2, joiners=(), leavers=names(0), token=3, request_id="r")
     assert new.workers() == names(1, 2)

@@ -22,7 +22,7 @@ from edl.protocol.topology import Generation, draw_next
 from edl.protocol.worker import State, Worker
 from tests.seeded.cast import first, member, names, w
 
-REGISTER = Register(member=member(1), request_id="", process_start_s=0.5)
+REGISTER = Register(member=member(1), request_id="", process_start_s=0.5, last=0)
 
 
 def founder() -> Worker:
@@ -175,7 +175,7 @@ def test_what_a_lost_connection_may_have_swallowed_is_said_again() -> None:
     assert worker.take() == said
     worker.on_unlinked()
     worker.on_linked()
-    assert worker.take() == [Hail(worker=w(1), generation=1), key(2), built(2), switched(1)]
+    assert worker.take() == [Hail(worker=w(1), generation=1, last=2), key(2), built(2), switched(1)]
 
 
 def test_what_stands_is_not_said_twice_over_one_connection() -> None:
@@ -184,7 +184,7 @@ def test_what_stands_is_not_said_twice_over_one_connection() -> None:
     worker.on_unlinked()
     worker.on_key_made(2, "k", b"v")
     worker.on_linked()
-    assert worker.take() == [Hail(worker=w(1), generation=1), key(2)]
+    assert worker.take() == [Hail(worker=w(1), generation=1, last=2), key(2)]
 
 
 def test_what_was_undone_is_not_said_again() -> None:
@@ -194,7 +194,7 @@ def test_what_was_undone_is_not_said_again() -> None:
     worker.on_message(undo(2))
     worker.on_unlinked()
     worker.on_linked()
-    assert Hail(worker=w(1), generation=1) in worker.take()
+    assert Hail(worker=w(1), generation=1, last=2) in worker.take()
     assert worker.take() == []
 
 

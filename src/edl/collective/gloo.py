@@ -1,8 +1,9 @@
 """The group port filled by torch.distributed's Gloo, which also takes tensors on a GPU.
 
-A generation has up to three process groups: a small one for records, one for gradients, and one
-from the state's source to the newcomers. They are separate so that a tiny record never waits
-behind a bucket. Holds: a group that failed once is never used again.
+A generation has up to four process groups: a small one for records, one for gradients, one from
+the state's source to the newcomers, and one of the elders, for the first step's gradients. They
+are separate so that a tiny record never waits behind a bucket. Holds: a group that failed once is
+never used again.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
 
+from edl.collective.errands import Errand, Errands
 from edl.collective.lane import LARGE, SLOT, Lane, open_lane
+from edl.collective.relay import Relay
+from edl.collective.sockets import break_connections, ports_in
 from edl.collective.solo import SoloGroup
 from edl.errors import GroupBroken, UsageError
 from edl.protocol.topology import Generation
@@ -24,6 +28,8 @@ from edl.runtime.framework import Group
 from edl.types import WorkerId
 
 __all__ = ["GlooGroup", "build_group", "check_torch"]
+
+_Result = TypeVar("_Result")
 
 # torch's stubs know only part of what its distributed package has; one name for all of it.
 dist: Any = torch.distributed
@@ -65,16 +71,26 @@ def check_torch() -> None:
 class _BoardStore(dist.Store):  # type: ignore[misc]
     """torch's rendezvous, pinned to our notice board."""
 
-    def __init__(self, board: Board, timeout_s: float) -> None:
+    def __init__(self, board: Board, timeout_s: float, hosts: set[str]) -> None:
         super().__init__()
         self._board = board
         self._timeout_s = timeout_s
+        self._hosts = hosts
+        self.ports: set[int] = set()  # where members listen: how their connections are known
 
     def set(self, key: str, value: Any) -> None:
-        self._board.pin(key, bytes(value))
+        pinned = bytes(value)
+        self._note(pinned)
+        self._board.pin(key, pinned)
 
     def get(self, key: str) -> bytes:
-        return self._board.read(key, self._timeout_s)
+        value = self._board.read(key, self._timeout_s)
+        self._note(value)
+        return value
+
+    def _note(self, value: bytes) -> None:
+        for host in self._hosts:
+            self.ports |= ports_in(value, host)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._board.wait(keys, timeout.total_seconds() if timeout else self._timeout_s)
@@ -111,29 +127,82 @@ class GlooGroup:
     """One member's end of one generation."""
 
     def __init__(
-        self, rank: int, size: int, control: Any, data: Any, state: Any, *, together: bool
+        self,
+        rank: int,
+        size: int,
+        control: Any,
+        data: Any,
+        state: Any,
+        elders: Any,
+        *,
+        together: bool,
+        ports: set[int],
     ) -> None:
         self.rank = rank
         self.size = size
+        self.relay: Relay | None = None
         self._control = control
         self._data = data
         self._state = state
+        self._elders = elders
         # Whether the state's source and all who receive it are on one machine.
         self._together = together
         self._lane: Lane | None = None
+        self._ports = ports
+        self.broken = ""
+        self._errands = Errands("edl-state")
+
+    def open_relay(self, *, hands: bool, takes: bool, root: int) -> None:
+        """The first step is a relay; `root` is the source's rank among the elders."""
+
+        def reduce(tensor: torch.Tensor) -> _Work | _Moved:
+            if self._elders is None:
+                return _Moved()
+            return _Work(self._begin(lambda: self._elders.allreduce([tensor], _by("sum"))), tensor)
+
+        def spread(tensor: torch.Tensor) -> _Work | _Moved:
+            if self._elders is None:
+                return _Moved()
+            return _Work(self._begin(lambda: self._elders.broadcast([tensor], _from(root))), tensor)
+
+        self.relay = Relay(
+            hands=hands,
+            takes=takes,
+            together=self._together,
+            reduce=reduce,
+            spread=spread,
+            tell=self._tell,
+            agree=self._agree,
+            beside=self.beside,
+        )
 
     def exchange(self, values: list[int]) -> _Rows:
         mine = torch.tensor(values, dtype=torch.int64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
-        return _Rows(self._control.allgather([rows], [mine]), rows)
+        return _Rows(self._begin(lambda: self._control.allgather([rows], [mine])), rows)
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> _Work:
-        options = dist.AllreduceOptions()
-        options.reduceOp = _OPS[op]
-        return _Work(self._data.allreduce([tensor], options), tensor)
+        return _Work(self._begin(lambda: self._data.allreduce([tensor], _by(op))), tensor)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> _Work:
-        return _Work(self._data.broadcast([tensor], _from(root)), tensor)
+        return _Work(self._begin(lambda: self._data.broadcast([tensor], _from(root))), tensor)
+
+    def pair(self, source: int, target: int) -> _Pair:
+        return _Pair(self, source, target)
+
+    def move(self, tensor: torch.Tensor, source: int, target: int) -> _Work:
+        """From one rank to another; only these two call it."""
+        if self.rank == source:
+            return _Work(self._begin(lambda: self._data.send([tensor], target, 0)), tensor)
+        return _Work(self._begin(lambda: self._data.recv([tensor], source, 0)), tensor)
+
+    def _begin(self, launch: Callable[[], Any]) -> Any:
+        if self.broken:
+            raise GroupBroken(self.broken)
+        try:
+            return launch()
+        except RuntimeError as error:
+            raise GroupBroken(f"a collective failed: {error}") from error
 
     def broadcast_state(self, tensor: torch.Tensor) -> _Work | _Moved:
         if self._state is None:
@@ -149,28 +218,55 @@ class GlooGroup:
         return self._tell(tensor)
 
     def _tell(self, tensor: torch.Tensor) -> _Work:
-        return _Work(self._state.broadcast([tensor], _from(0)), tensor)
+        return _Work(self._begin(lambda: self._state.broadcast([tensor], _from(0))), tensor)
 
     def _agree(self, tensor: torch.Tensor) -> _Work:
-        options = dist.AllreduceOptions()
-        options.reduceOp = _OPS["min"]
-        return _Work(self._state.allreduce([tensor], options), tensor)
+        return _Work(self._begin(lambda: self._state.allreduce([tensor], _by("min"))), tensor)
+
+    def break_(self, why: str) -> None:
+        self.broken = self.broken or why
+        break_connections(self._ports)
+
+    def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:
+        return self._errands.give(work)
 
     def drop_state(self) -> None:
+        self._errands.close()
         lane, self._lane = self._lane, None
         if lane is not None:
             lane.close()
-        self._state = None
+        if self.relay is not None:
+            self.relay.close()
+        self._state = self._elders = None
 
     def abandon(self) -> None:
         # A destructor waits for pending work; this work never ends, so nothing is destroyed.
-        for group in (self._control, self._data, self._state):
+        for group in (self._control, self._data, self._state, self._elders):
             if group is not None:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
     def drop(self) -> None:
+        self.broken = self.broken or "this generation's group was dropped"
         self.drop_state()
         self._control = self._data = None
+
+
+class _Pair:
+    """The way of state between two members of a group, beside all others."""
+
+    def __init__(self, group: GlooGroup, source: int, target: int) -> None:
+        self._group = group
+        self._source = source
+        self._target = target
+
+    def broadcast_state(self, tensor: torch.Tensor) -> _Work:
+        return self._group.move(tensor, self._source, self._target)
+
+    def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:
+        """At once: whoever mends has nothing else to do."""
+        errand = Errand(work)
+        errand.run()
+        return errand
 
 
 class _Moved:
@@ -182,6 +278,12 @@ class _Moved:
 
 def _row(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.uint8 and tensor.device.type == "cpu" and tensor.dim() == 1
+
+
+def _by(op: str) -> Any:
+    options = dist.AllreduceOptions()
+    options.reduceOp = _OPS[op]
+    return options
 
 
 def _from(root: int) -> Any:
@@ -199,7 +301,7 @@ def build_group(
     if len(workers) == 1:
         return SoloGroup()
     rank = generation.rank(me)
-    store = _BoardStore(board, timeout_s)
+    store = _BoardStore(board, timeout_s, {bind, *(m.address.host for m in generation.members)})
 
     def gloo(name: str, order: list[WorkerId]) -> Any:
         options = ProcessGroupGloo._Options()
@@ -217,7 +319,25 @@ def build_group(
         control = gloo("control", list(workers))
         data = gloo("data", list(workers))
         state = gloo("state", family) if generation.newcomers and me in family else None
+        elders = generation.elders()
+        reduce_apart = len(elders) > 1 and me in elders
+        apart = gloo("elders", list(elders)) if reduce_apart else None
     except RuntimeError as error:
         raise GroupBroken(str(error)) from error
     hosts = {generation.member(worker).host for worker in family}
-    return GlooGroup(rank, len(workers), control, data, state, together=len(hosts) == 1)
+    group = GlooGroup(
+        rank,
+        len(workers),
+        control,
+        data,
+        state,
+        apart,
+        together=len(hosts) == 1,
+        ports=store.ports,
+    )
+    if elders:
+        source = generation.source
+        group.open_relay(
+            hands=me == source, takes=me in generation.newcomers, root=elders.index(source)
+        )
+    return group

@@ -14,11 +14,13 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-__all__ = ["LARGE", "Lane", "open_lane"]
+from edl.collective import memory as anonymous
+
+__all__ = ["LARGE", "Lane", "Small", "Waitable", "open_lane"]
 
 # Small: the first touch of shared memory costs more than a round of tiny messages.
 SLOT = 4 << 20
@@ -77,12 +79,12 @@ def open_lane(*, sends: bool, tell: Small, agree: Small) -> Lane | None:
     where = torch.tensor([os.getpid(), -1, SLOT * SLOTS], dtype=torch.int64)
     file, memory = -1, None
     if sends:
-        file, memory = _made(SLOT * SLOTS)
+        file, memory = anonymous.made(SLOT * SLOTS)
         where[1] = file
     tell(where).wait()
     pid, number, size = where.tolist()
     if not sends and number >= 0:
-        memory = _opened(f"/proc/{pid}/fd/{number}", size)
+        memory = anonymous.opened(pid, number, size)
     able = torch.tensor([int(memory is not None)], dtype=torch.int64)
     agree(able).wait()
     if memory is None or not int(able.item()):
@@ -90,34 +92,3 @@ def open_lane(*, sends: bool, tell: Small, agree: Small) -> Lane | None:
             os.close(file)
         return None
     return Lane(memory, sends=sends, file=file, tell=tell, agree=agree)
-
-
-def _made(size: int) -> tuple[int, mmap.mmap | None]:
-    make: Any = getattr(os, "memfd_create", None)
-    if make is None:
-        return -1, None
-    file = -1
-    try:
-        file = make("edl-state")
-        os.ftruncate(file, size)
-        return file, mmap.mmap(file, size)
-    except OSError:
-        if file >= 0:
-            os.close(file)
-        return -1, None
-
-
-def _opened(path: str, size: int) -> mmap.mmap | None:
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        # Somebody else's file of that number, in another namespace, is not this large by chance.
-        if os.fstat(file).st_size != size:
-            return None
-        return mmap.mmap(file, size)
-    except OSError:
-        return None
-    finally:
-        os.close(file)

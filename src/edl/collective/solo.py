@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from edl.collective.errands import Errand
+from edl.errors import GroupBroken
 
 __all__ = ["SoloGroup"]
+
+_Result = TypeVar("_Result")
 
 
 class _Done:
@@ -26,8 +32,14 @@ class SoloGroup:
 
     rank = 0
     size = 1
+    relay = None
+
+    def __init__(self) -> None:
+        self.broken = ""
 
     def exchange(self, values: list[int]) -> _Done:
+        if self.broken:
+            raise GroupBroken(self.broken)
         return _Done([values])
 
     def all_reduce(self, tensor: Any, op: str = "sum") -> _Done:
@@ -38,6 +50,17 @@ class SoloGroup:
 
     def broadcast_state(self, tensor: Any) -> _Done:
         return _Done([])
+
+    def pair(self, source: int, target: int) -> SoloGroup:
+        raise AssertionError("a group of one has no pairs")
+
+    def break_(self, why: str) -> None:
+        self.broken = self.broken or why
+
+    def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:
+        errand = Errand(work)
+        errand.run()
+        return errand
 
     def drop_state(self) -> None:
         return

@@ -7,6 +7,7 @@ that was replaced between two questions, or a job that began again, is no specia
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 
 from edl.errors import PeerError, StoreError
@@ -18,6 +19,7 @@ from edl.store.service import StoreAnswer, StoreGet
 from edl.store.url import with_run
 from edl.types import Address
 from edl.wire.channel import Channel
+from edl.wire.tls import Tls
 
 __all__ = ["Access"]
 
@@ -43,6 +45,7 @@ class Access:
         self._job = job
         self._secret = secret
         self._run = run
+        self._tls = Tls.from_environment(os.environ)
         self._codec = port_codec()
         self._numbers = itertools.count(1)
         scheme, _, rest = store.partition("://")
@@ -51,7 +54,7 @@ class Access:
         self._address = launcher or self._served
         if self._served is None:
             # Whatever is wrong with the URL is told now.
-            open_store(store, job=job, secret=secret).close()
+            open_store(store, job=job, secret=secret, tls=self._tls).close()
 
     def launcher(self) -> Channel:
         return self.connect(self._address or self._current()[1])
@@ -63,6 +66,7 @@ class Access:
             secret=self._secret,
             codec=self._codec,
             timeout_s=CONNECT_S,
+            tls=self._tls,
         )
 
     def ask_launcher(self, message: object, timeout_s: float = CONNECT_S) -> object:
@@ -85,7 +89,9 @@ class Access:
 
     def _read(self, run: str, key: str) -> Versioned:
         if self._served is None:
-            store = open_store(with_run(self._store, run), job=self._job, secret=self._secret)
+            store = open_store(
+                with_run(self._store, run), job=self._job, secret=self._secret, tls=self._tls
+            )
             try:
                 return store.get(key)
             finally:

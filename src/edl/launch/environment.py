@@ -10,7 +10,7 @@ from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder
 from edl.protocol.messages import Joiner
 
-__all__ = ["checkpoint_environment", "checkpoint_place", "worker_environment"]
+__all__ = ["KEEP_MEMORY", "checkpoint_environment", "checkpoint_place", "worker_environment"]
 
 
 def checkpoint_place(spec: JobSpec) -> str:
@@ -30,6 +30,16 @@ def checkpoint_environment(spec: JobSpec, *, again: bool = False) -> dict[str, s
     }
 
 
+# A training step on a CPU frees and takes its gradients' memory again. By default the C library
+# gives large blocks back to the system each time, so every step touches fresh pages: a tenth of a
+# step's time, and far more while newcomers grow beside it. On a GPU gradients live elsewhere.
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(256 << 20),
+}
+
+
 def worker_environment(
     base: Mapping[str, str],
     *,
@@ -46,6 +56,7 @@ def worker_environment(
     cores = len(os.sched_getaffinity(0))
     environment = {
         "OMP_NUM_THREADS": str(max(1, cores // max(1, together))),
+        **(KEEP_MEMORY if device is None and not any(map(_of_malloc, base)) else {}),
         **base,
         **settings.to_environment(),
         "PYTHONUNBUFFERED": "1",
@@ -61,3 +72,8 @@ def worker_environment(
     if device is not None:
         environment["CUDA_VISIBLE_DEVICES"] = device
     return environment
+
+
+def _of_malloc(name: str) -> bool:
+    """Whoever sets one of these, or brings another allocator, has a plan of his own."""
+    return name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")

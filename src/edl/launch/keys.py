@@ -23,6 +23,7 @@ from edl.protocol.leader import STATE_KEY
 from edl.store.base import Lasting, Store, Versioned, open_store
 from edl.store.url import with_run
 from edl.types import Address
+from edl.wire.tls import Tls
 
 __all__ = ["CURRENT_KEY", "Keys", "read_current", "write_current"]
 
@@ -52,12 +53,19 @@ class Keys:
     """`on_key` is called from other threads, with the run, the key and what stands there."""
 
     def __init__(
-        self, *, url: str, job: str, secret: bytes, launcher: Address, on_key: OnKey
+        self,
+        *,
+        url: str,
+        job: str,
+        secret: bytes,
+        launcher: Address,
+        on_key: OnKey,
+        tls: Tls | None = None,
     ) -> None:
         self._url = url
         self._launcher = launcher
         self._on_key = on_key
-        self._open = partial(open_store, job=job, secret=secret)
+        self._open = partial(open_store, job=job, secret=secret, tls=tls)
         self._home: Store = self._open(url)
         self._run: tuple[str, Store] | None = None
         self._closing = threading.Event()

@@ -30,6 +30,7 @@ from edl.protocol.messages import Happened, Status
 from edl.store.service import EmbeddedService
 from edl.store.url import without_password
 from edl.wire.hub import Hub, Peer
+from edl.wire.tls import Tls
 
 __all__ = ["LocalLauncher"]
 
@@ -55,6 +56,7 @@ class LocalLauncher:
             self._settings = replace(self._settings, grace_s=spec.grace_s)
         self._slots = SlotBook(_devices(spec), limit=spec.slots, oversubscribe=spec.oversubscribe)
         self._slots.check_room(spec.founders(self._slots.gpus))
+        self._tls = Tls.from_environment({**os.environ, **spec.env})
         self._claim: Claim = claim(spec.name, stem=script.stem)
         with contextlib.ExitStack() as undo:
             undo.callback(self._claim.withdraw)
@@ -122,6 +124,7 @@ class LocalLauncher:
             on_closed=self._on_closed,
             on_tick=self._on_tick,
             tick_s=TICK_S,
+            tls=self._tls,
         )
         self._store_service = EmbeddedService(hub.send, tick_s=TICK_S)
         try:
@@ -141,6 +144,7 @@ class LocalLauncher:
             secret=self.folder.secret(),
             launcher=self._address,
             on_key=lambda *seen: self._hub.post(partial(self._life.on_key, *seen)),
+            tls=self._tls,
         )
         if not outside:
             return keys

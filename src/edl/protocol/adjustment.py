@@ -18,6 +18,7 @@ from edl.protocol.messages import (
     RendezvousKey,
     Switched,
 )
+from edl.protocol.recorded import Deed
 from edl.protocol.topology import Generation
 from edl.types import Gpu, Member, WorkerId
 
@@ -32,6 +33,7 @@ class Phase(Enum):
     RECORDING = "recording the generation"
     ANNOUNCED = "waiting for the switch"
     WITHDRAWING = "withdrawing the switch"
+    RESTORING = "restoring the generation in the store"
     SWITCHING = "switching"
 
 
@@ -54,6 +56,7 @@ class Adjustment:
     waiting: set[WorkerId] = field(default_factory=set)
     step: int = 0
     why: str = ""
+    dropped: bool = False  # its joiners are left out of what is made of the survivors
     transfer_bytes: int = 0
     build_began: float = 0.0
     announced_at: float = 0.0
@@ -100,9 +103,10 @@ class Adjustment:
         self.waiting.discard(worker)
         return self.phase is Phase.BUILDING and not self.waiting
 
-    def record(self, *, now: float) -> None:
+    def record(self) -> None:
         self.phase = Phase.RECORDING
-        self.deadline = now + self.settings.build_timeout_s
+        # Whether the generation exists is for the store to say, however long it takes.
+        self.deadline = float("inf")
 
     def announce(self, *, step: int, now: float) -> None:
         self.phase = Phase.ANNOUNCED
@@ -143,16 +147,27 @@ class Adjustment:
                 return f"{', '.join(absent)} did not register within {limit:g} s"
             unready = ", ".join(sorted(self.expected.keys() - self.ready))
             return f"{unready} did not become ready within {self.settings.ready_timeout_s:g} s"
-        limit = self.settings.build_timeout_s
         waiting = ", ".join(sorted(self.waiting))
-        if self.phase is Phase.BUILDING:
-            return f"{waiting} did not build the group within {limit:g} s"
-        return f"the store did not record the generation within {limit:g} s"
+        return f"{waiting} did not build the group within {self.settings.build_timeout_s:g} s"
 
     def touched(self) -> set[WorkerId]:
         """Everybody who may hold something of this adjustment."""
         members = set(self.generation.workers()) if self.generation else set()
         return members | self.arrived.keys() | set(self.leavers)
+
+    def deed(self) -> Deed:
+        """The adjustment as the store's record carries it."""
+        assert self.generation is not None
+        given_up = self.dropped or self.phase is Phase.RESTORING
+        return Deed(
+            request_id=self.request_id,
+            kind=self.kind,
+            joined=tuple(sorted(self.expected)),
+            left=self.leavers,
+            generation=self.generation.number,
+            size=self.generation.size,
+            undone=self.why if given_up else "",
+        )
 
     def status(self, now: float) -> AdjustmentStatus:
         return AdjustmentStatus(

@@ -1,13 +1,15 @@
 """Conducts the one adjustment in flight, from Accepted to Adjusted or Undone.
 
 Owns: the generation in force, the adjustment, and what the step records must announce. Speaks
-through the leader's voice. Holds: a generation is announced only once it is in the store, and an
-announced switch is given up only when a committed record shows that it can no longer happen.
+through the leader's voice. Holds: a generation is announced only once it is in the store, an
+announced switch is given up only when a committed record shows that it can no longer happen, and
+the store's last word is always the generation in force or the one to come.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
+from dataclasses import replace
 
 from edl.config import Settings
 from edl.protocol import messages as m
@@ -16,6 +18,7 @@ from edl.protocol.effects import Announce, Effect, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.pace import Pace
 from edl.protocol.record import STOP, WITHDRAWN
+from edl.protocol.recorded import Deed, Recorded, write_recorded
 from edl.protocol.topology import Generation, draw_next
 from edl.protocol.voice import Voice
 from edl.types import WorkerId
@@ -39,6 +42,32 @@ class Conductor:
         self.last_number = 0
         self.adjustment: Adjustment | None = None
         self.stopping = ""
+        self.over = False  # everybody committed the last step
+        self.deeds: list[Deed] = []  # of every adjustment that was recorded and is closed
+        self.fresh: set[WorkerId] = set()  # newcomers that never committed: no survivors
+        self.asked: Generation | None = None  # what the store is about to record
+        self._written = b""
+
+    @property
+    def founded(self) -> bool:
+        return self.generation is not None
+
+    @property
+    def leaves(self) -> bool:
+        """The switch left this leader out: what is still open is its successor's."""
+        return self.generation is not None and self.me not in self.generation
+
+    def adopt(self, found: Recorded, *, revision: int) -> None:
+        """The store's word on a job that another worker led until now."""
+        self.enter(found.generation)
+        self.generation_revision = revision
+        self.last_number = max(self.last_number, found.generation.number)
+        self.deeds, self.fresh = list(found.deeds), set()
+        # Whether the last one stands turns out when its newcomers show what they are.
+        self.voice.requests.remember(d for d in self.deeds if d.generation < self.last_deed())
+
+    def last_deed(self) -> int:
+        return self.deeds[-1].generation if self.deeds else 0
 
     def open(
         self,
@@ -109,23 +138,32 @@ class Conductor:
             return []
         if not adjustment.on_built(message.worker) or adjustment.generation is None:
             return []
-        adjustment.record(now=now)
+        adjustment.record()
         return [self.record(adjustment.generation)]
 
-    def on_swapped(self, event: Swapped, now: float) -> list[Effect]:
-        """The store's answer about the generation that was recorded."""
+    def on_recorded(self, target: Generation, now: float) -> list[Effect]:
+        """The store has what was asked of it for an adjustment, or for the undo of one."""
         adjustment = self.adjustment
-        if adjustment is None or adjustment.phase is not Phase.RECORDING:
+        if adjustment is None or target.mended:
             return []
-        if not event.done:
-            return self.undo("another leader has recorded a generation meanwhile", now)
-        if not self.current(int(json.loads(event.value or b"{}").get("number", 0))):
-            # The late answer about a generation that was given up meanwhile.
+        if adjustment.phase is Phase.RESTORING:
+            return self.undone(now)
+        if adjustment.phase is not Phase.RECORDING or not self.current(target.number):
             return []
+        if adjustment.why:
+            # It was given up while the store had it in hand.
+            return self.restore()
         step = self.pace.switch_step(self.settings.switch_allowance_s)
         adjustment.announce(step=step, now=now)
         told = self.voice.tell("adjust.announced", adjustment.request_id, at=adjustment.step)
         return [self.word(), *told]
+
+    def restore(self) -> list[Effect]:
+        """The store must say again what is in force before anybody hears of the undo."""
+        assert self.adjustment is not None
+        assert self.generation is not None
+        self.adjustment.phase = Phase.RESTORING
+        return [self.record(self.generation), self.word()]
 
     def on_step_committed(self, event: StepCommitted, now: float) -> list[Effect]:
         """The leader's own training thread has committed a step."""
@@ -140,14 +178,14 @@ class Conductor:
         number = target.number if target else 0
         said = {(record.next_generation, record.switch_step) for record in event.records}
         stopped = any(what == STOP for what, _ in said)
-        return self.undone(now) if stopped or (WITHDRAWN, number) in said else []
+        return self.restore() if stopped or (WITHDRAWN, number) in said else []
 
     def on_switch_decided(self, number: int, step: int, now: float) -> list[Effect]:
         """The committed records made the switch happen; what follows is another generation."""
         adjustment = self.adjustment
         if adjustment is None or not self.current(number):
             return []
-        if adjustment.phase is Phase.SWITCHING:
+        if adjustment.phase in (Phase.SWITCHING, Phase.RESTORING):
             # A successor took over before its own training thread got here.
             return []
         assert adjustment.generation is not None
@@ -157,9 +195,13 @@ class Conductor:
         return [self.word(), *told]
 
     def on_switched(self, message: m.Switched, now: float) -> list[Effect]:
-        adjustment = self.adjustment
-        if adjustment is None or not self.current(message.generation):
+        adjustment, generation = self.adjustment, self.generation
+        if adjustment is None or generation is None or adjustment.phase is not Phase.SWITCHING:
             return []
+        if message.generation != generation.number:
+            return []
+        # Those who were lost in the switch are waited for no more.
+        adjustment.waiting &= set(generation.workers())
         return self.completed(now) if adjustment.on_switched(message) else []
 
     def completed(self, now: float) -> list[Effect]:
@@ -167,6 +209,7 @@ class Conductor:
         adjustment = self.adjustment
         assert adjustment is not None
         record = adjustment.report(now)
+        self.deeds.append(adjustment.deed())
         self.adjustment = None
         self.voice.chronicle.records.append(record)
         answer = m.Adjusted(request_id=record.request_id, record=record)
@@ -176,9 +219,12 @@ class Conductor:
     def undo(self, why: str, now: float) -> list[Effect]:
         """Give the adjustment up. After an announcement the records must confirm it first."""
         adjustment = self.adjustment
-        if adjustment is None or adjustment.phase in (Phase.SWITCHING, Phase.WITHDRAWING):
+        closing = (Phase.SWITCHING, Phase.WITHDRAWING, Phase.RESTORING)
+        if adjustment is None or adjustment.phase in closing:
             return []
-        adjustment.why = why
+        adjustment.why = adjustment.why or why
+        if adjustment.phase is Phase.RECORDING:
+            return []
         if adjustment.phase is Phase.ANNOUNCED:
             adjustment.phase = Phase.WITHDRAWING
             return [self.word()]
@@ -188,6 +234,8 @@ class Conductor:
         adjustment = self.adjustment
         assert adjustment is not None
         withdrawn = adjustment.phase is Phase.WITHDRAWING
+        if adjustment.phase is Phase.RESTORING or adjustment.dropped:
+            self.deeds.append(adjustment.deed())
         self.adjustment = None
         request_id, why = adjustment.request_id, adjustment.why
         number = adjustment.generation.number if adjustment.generation else 0
@@ -201,6 +249,59 @@ class Conductor:
             answer = m.Finished(request_id=request_id, reason=why)
         told = self.voice.tell("adjust.undone", request_id, kind=adjustment.kind, why=why)
         return [*effects, *self.voice.final(answer), *told]
+
+    def on_failure(self, now: float) -> list[Effect]:
+        """A generation fell: what was recorded comes about now, what was not is undone.
+
+        A joiner without a committed step is no survivor: nobody knows where the others' scripts
+        are. So a recorded scale-out is undone, too, by the generation that is made of the rest.
+        """
+        adjustment = self.adjustment
+        if adjustment is None:
+            return []
+        if adjustment.phase in (Phase.GATHERING, Phase.BUILDING):
+            adjustment.why = adjustment.why or "a worker was lost meanwhile"
+            return self.undone(now)
+        assert adjustment.generation is not None
+        effects: list[Effect] = []
+        if adjustment.phase is not Phase.SWITCHING:
+            adjustment.switch(step=self.pace.step, now=now)
+            self.enter(adjustment.generation)
+            told = self.voice.tell("adjust.switching", adjustment.request_id, at=self.pace.step)
+            effects = [self.word(), *told]
+        if adjustment.expected:
+            adjustment.why = adjustment.why or "a worker was lost meanwhile"
+            adjustment.dropped = True
+        return effects
+
+    def strangers(self) -> set[WorkerId]:
+        """Members of the last recorded generation that cannot be counted as survivors."""
+        adjustment = self.adjustment
+        dropped = adjustment.expected.keys() if adjustment and adjustment.dropped else ()
+        return self.fresh | set(dropped)
+
+    def turn_away(self, newcomers: Iterable[WorkerId]) -> None:
+        """Newcomers that entered the record but never a step: their adjustment is undone."""
+        self.fresh |= set(newcomers) - {self.me}
+        if self.fresh and self.deeds:
+            why = "the leader was lost before they trained"
+            self.deeds[-1] = replace(self.deeds[-1], undone=why)
+
+    def on_mended(self, target: Generation, now: float) -> list[Effect]:
+        """The survivors' generation is in the store."""
+        self.enter(target)
+        self.fresh = set()
+        if self.adjustment is not None and self.adjustment.dropped:
+            return self.undone(now)
+        if self.adjustment is None:
+            self.voice.requests.remember(self.deeds[-1:])
+        return []
+
+    def awaits(self, worker: WorkerId) -> bool:
+        """Whether the switch has happened, but not yet on this worker as far as is known."""
+        adjustment = self.adjustment
+        switching = adjustment is not None and adjustment.phase is Phase.SWITCHING
+        return switching and adjustment is not None and worker in adjustment.waiting
 
     def on_tick(self, now: float) -> list[Effect]:
         why = self.adjustment.overdue(now) if self.adjustment else None
@@ -224,19 +325,29 @@ class Conductor:
         return Announce(generation=0, switch_step=0, token=self.token)
 
     def record(self, generation: Generation) -> StoreSwap:
-        fields = {
-            "number": generation.number,
-            "members": list(generation.workers()),
-            "token": self.token,
-            "request_id": generation.request_id,
-        }
+        """Ask the store to record this. One at a time: the next one builds on its answer."""
+        assert self.asked is None
+        adjustment = self.adjustment
+        recorded = adjustment is not None and adjustment.generation is not None
+        open_deed = [adjustment.deed()] if adjustment is not None and recorded else []
+        self.asked = generation
+        self._written = write_recorded(generation, [*self.deeds, *open_deed])
         return StoreSwap(
             purpose="generation",
             key=GENERATION_KEY,
             expected=self.generation_revision,
-            value=json.dumps(fields).encode(),
+            value=self._written,
             leased=False,
         )
+
+    def answered(self, event: Swapped) -> Generation | None:
+        """What the store has recorded by this answer; None: something else is there."""
+        asked, self.asked = self.asked, None
+        # An answer can be lost and the swap asked again: then our own value is in its way.
+        if asked is None or not (event.done or event.value == self._written):
+            return None
+        self.generation_revision = event.revision
+        return asked
 
     def current(self, number: int) -> bool:
         adjustment = self.adjustment

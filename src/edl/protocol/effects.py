@@ -11,6 +11,7 @@ from edl.types import Address
 __all__ = [
     "Announce",
     "Begin",
+    "BreakGroup",
     "BuildGroup",
     "Close",
     "Dial",
@@ -75,6 +76,14 @@ class DropGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BreakGroup:
+    """Make everything under way in this generation's groups fail, now."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfferKey:
     """Another member's rendezvous key for a group that is being built."""
 
@@ -101,10 +110,14 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dismiss:
-    """This worker is not wanted (any more); its script ends with status 0, or fails."""
+    """This worker is not wanted (any more); its script ends with status 0, or fails.
+
+    `over`: because the whole job is, so that whoever waits in the closing round has passed it.
+    """
 
     why: str
     failed: bool
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +139,7 @@ Effect = (
     | StoreSwap
     | BuildGroup
     | DropGroup
+    | BreakGroup
     | OfferKey
     | Announce
     | Begin

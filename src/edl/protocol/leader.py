@@ -1,8 +1,9 @@
 """Switchboard of one job: event -> the right room below -> effects.
 
-Owns: who may ask for what, how the job begins and ends, and the hand-over to the next leader;
-`conductor.py` beneath conducts the adjustment in flight. Holds: one adjustment at a time, and one
-final answer per request id.
+Owns: who may ask for what, how the job begins and ends, and the office itself, taken with or
+without a word of the last leader and handed to the next. Beneath: `arrivals.py` lets workers in,
+`conductor.py` conducts the adjustment in flight, `recovery.py` replaces what is lost. Holds: one
+adjustment at a time, and one final answer per request id.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.adjustment import Phase
+from edl.protocol.arrivals import Arrivals
 from edl.protocol.conductor import GENERATION_KEY, Conductor
 from edl.protocol.effects import Dismiss, Effect, MayGo, Send, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.founding import Founding
 from edl.protocol.handover import open_switch, reopened
+from edl.protocol.liveness import Liveness
+from edl.protocol.reception import Reception
 from edl.protocol.record import STOP
-from edl.protocol.requests import choose_leavers, scale_out_fault
+from edl.protocol.recorded import Recorded, read_recorded
+from edl.protocol.recovery import Recovery
 from edl.protocol.voice import Voice
 from edl.types import Member, WorkerId
 
@@ -37,46 +42,77 @@ class Leader:
         self.voice.peers[me] = peer
         self.founding = Founding(leader=me, founders=founders, token=token)
         self.conductor = Conductor(me=me, token=token, settings=settings, voice=self.voice)
-        self.over = False
+        self.recovery = Recovery(me=me, conductor=self.conductor, voice=self.voice)
+        self.arrivals = Arrivals(
+            me=me,
+            settings=settings,
+            founding=self.founding,
+            conductor=self.conductor,
+            recovery=self.recovery,
+            voice=self.voice,
+        )
+        self.liveness = Liveness(settings.silence_s)
+        self.reception = Reception(
+            settings=settings, conductor=self.conductor, recovery=self.recovery, voice=self.voice
+        )
+        self._passed = 0  # the generation whose leader was handed this office
 
     @property
     def token(self) -> int:
         return self.conductor.token
 
+    @property
+    def over(self) -> bool:
+        return self.conductor.over
+
     # -- what is heard ---------------------------------------------------------------------
 
     def on_message(self, peer: int, message: m.Message, now: float) -> list[Effect]:
+        return self._pass_on(self._on_message(peer, message, now), now)
+
+    def _on_message(self, peer: int, message: m.Message, now: float) -> list[Effect]:
         match message:
             case m.Register():
-                return self.on_register(peer, message, now)
-            case m.Hail(worker=worker):
-                self.voice.peers[worker] = peer
-                return [*self.conductor.catch_up(worker), *self.hand_over(now, to=worker)]
+                return self.arrivals.on_register(peer, message, now)
+            case m.Hail():
+                effects = self.arrivals.on_hail(peer, message, now)
+                return [*effects, *self.hand_over(now, to=message.worker)]
+            case m.Ping(worker=worker):
+                answer = m.Pong(generation=message.generation, worker=self.me)
+                return [Send(peer=peer, message=answer)]
+            case m.Pong(worker=worker):
+                self.liveness.heard(worker, now)
+            case m.Stuck():
+                return self.on_stuck(message, now)
             case m.Ready():
-                return self.on_ready(message, now)
+                return self.arrivals.on_ready(message, now)
             case m.RendezvousKey():
                 return self.on_rendezvous_key(message)
             case m.GroupBuilt():
                 return self.on_group_built(message, now)
+            case m.GroupFailed(generation=number) if self.recovery.makes(number):
+                return self.recovery.on_group_failed(message, now)
             case m.GroupFailed(generation=number, worker=worker, why=why):
                 told = f"{worker} could not build the group: {why}"
                 if self.conductor.current(number):
                     return self.conductor.undo(told, now)
-                if not self._founded():
-                    # There is no job yet to go back to: whoever started it must hear of it.
-                    return [Dismiss(why=told, failed=True)]
-            case m.Switched() if not self._leaves():
-                return self.conductor.on_switched(message, now)
+                if not self.conductor.founded:
+                    return self.arrivals.give_up(told)
+            case m.Switched() if not self.conductor.leaves:
+                effects = self.recovery.on_switched(message, now)
+                return [*effects, *self.conductor.on_switched(message, now)]
             case m.Leaving(worker=worker):
                 self.voice.peers.pop(worker, None)
+                self.recovery.departed.add(worker)
             case m.ProcessEnded(worker=worker, why=why):
-                return self.on_worker_gone(worker, why, now)
+                return self.on_worker_gone(worker, why, now, ended=True)
             case m.ScaleOut():
-                return self.on_scale_out(peer, message, now)
+                effects = self.reception.on_scale_out(peer, message, now)
+                return [*effects, *self.arrivals.on_opened(now)]
             case m.ScaleIn():
-                return self.on_scale_in(peer, message, now)
+                return self.reception.on_scale_in(peer, message, now)
             case m.StopJob():
-                return self.on_stop(peer, message, now)
+                return self.reception.on_stop(peer, message, now)
             case m.AskStatus(request_id=request_id):
                 return [Send(peer=peer, message=self.status(request_id, now))]
             case m.Subscribe(request_id=request_id, since=since):
@@ -85,152 +121,44 @@ class Leader:
 
     def on_peer_closed(self, peer: int, why: str, now: float) -> list[Effect]:
         worker = self.voice.on_closed(peer)
+        self.arrivals.on_closed(peer)
         if worker is None:
             return []
-        return self.on_worker_gone(worker, f"its connection closed ({why})", now)
+        told = f"its connection closed ({why})"
+        if self._counts_on(worker):
+            return self._pass_on(self.recovery.on_closed(worker, told, now), now)
+        return self.on_worker_gone(worker, told, now)
 
-    def on_worker_gone(self, worker: WorkerId, why: str, now: float) -> list[Effect]:
+    def on_worker_gone(
+        self, worker: WorkerId, why: str, now: float, *, ended: bool = False
+    ) -> list[Effect]:
         """Before the switch a joiner's death costs the job nothing: the adjustment is undone."""
+        if self._counts_on(worker):
+            return self.recovery.on_lost(worker, why, now, ended=ended)
+        if ended and not self.conductor.founded and not self.over:
+            return self.arrivals.give_up(f"{worker} ended before the job began: {why}")
         adjustment = self.conductor.adjustment
         if adjustment is None or worker not in adjustment.expected:
             return []
-        if adjustment.phase is Phase.SWITCHING:
-            return self.voice.tell("worker.lost", worker=worker, why=why)
         return self.conductor.undo(f"{worker} went away: {why}", now)
 
-    # -- workers arrive --------------------------------------------------------------------
-
-    def on_register(self, peer: int, message: m.Register, now: float) -> list[Effect]:
-        worker, adjustment = message.member.worker, self.conductor.adjustment
-        generation, first = self.conductor.generation, self.founding.generation
-        if generation is None and not message.request_id:
-            self.voice.peers[worker] = peer
-            self.founding.on_registered(message.member)
-            told = self.voice.tell("worker.registered", worker=worker, pid=message.member.pid)
-            return [*told, *(self.voice.brief(worker, first, self.founding.keys) if first else [])]
-        if self._returns(message):
-            self.voice.peers[worker] = peer
-            began = generation is not None and generation.founding
-            word = m.Founded(generation=generation.number if generation else 0)
-            return [
-                *(self.voice.to([worker], word) if began else []),
-                *self.conductor.catch_up(worker),
-            ]
-        if not self._expects(message):
-            reason = "the job is over" if self.over else f"{worker} is not expected (any more)"
-            answer = m.Rejected(request_id=message.request_id, reason=reason, finished=self.over)
-            return [Send(peer=peer, message=answer)]
-        assert adjustment is not None
-        self.voice.peers[worker] = peer
-        adjustment.on_registered(message.member, process_start_s=message.process_start_s, now=now)
-        told = self.voice.tell(
-            "worker.registered", message.request_id, worker=worker, pid=message.member.pid
-        )
-        return [*told, *self.conductor.when_gathered(now)]
-
-    def on_ready(self, message: m.Ready, now: float) -> list[Effect]:
-        if not self._founded() and message.worker in self.founding.arrived:
-            first = self.founding.on_ready(message.worker, number=1)
-            if first is None:
-                return []
-            self.conductor.last_number = first.number
-            return self.voice.to(first.workers(), m.Prepare(generation=first))
-        adjustment = self.conductor.adjustment
-        if adjustment is None or message.request_id != adjustment.request_id:
+    def on_stuck(self, message: m.Stuck, now: float) -> list[Effect]:
+        """A joiner that broke before the switch is the adjustment's business, no failure."""
+        generation = self.conductor.generation
+        if self.over or generation is None:
             return []
-        adjustment.on_ready(message.worker, context_s=message.context_s)
-        told = self.voice.tell(
-            "worker.ready",
-            message.request_id,
-            worker=message.worker,
-            context_s=message.context_s,
-        )
-        return [*told, *self.conductor.when_gathered(now)]
+        effects = self.recovery.on_stuck(message, now) if message.worker in generation else []
+        if message.worker not in generation and self.conductor.current(message.generation):
+            self.recovery.keep(message)
+            effects = self.conductor.undo(f"{message.worker} broke: {message.why}", now)
+        return effects
 
-    def _returns(self, message: m.Register) -> bool:
-        """It was here before, lost its connection, and does not know yet that it has entered."""
-        adjustment, generation = self.conductor.adjustment, self.conductor.generation
-        worker = message.member.worker
-        if generation is not None and worker in generation:
-            return True
-        here = adjustment is not None and adjustment.request_id == message.request_id
-        return here and adjustment is not None and worker in adjustment.arrived
-
-    def _expects(self, message: m.Register) -> bool:
-        adjustment = self.conductor.adjustment
-        return (
-            adjustment is not None
-            and message.request_id == adjustment.request_id
-            and message.member.worker in adjustment.expected
-            and adjustment.phase is Phase.GATHERING
-        )
-
-    # -- requests --------------------------------------------------------------------------
-
-    def on_scale_out(self, peer: int, message: m.ScaleOut, now: float) -> list[Effect]:
-        gate = self._gate(peer, message.request_id, now)
+    def _counts_on(self, worker: WorkerId) -> bool:
+        """Whether training cannot go on without this worker, as things stand."""
         generation = self.conductor.generation
-        if gate is not None or generation is None:
-            return gate or []
-        reason = scale_out_fault(generation, message, self.settings)
-        if reason:
-            return self.voice.final(m.Refusal(request_id=message.request_id, reason=reason), peer)
-        return self.conductor.open(
-            peer,
-            message.request_id,
-            kind="scale_out",
-            joiners=message.joiners,
-            leavers=(),
-            now=now,
-        )
-
-    def on_scale_in(self, peer: int, message: m.ScaleIn, now: float) -> list[Effect]:
-        gate = self._gate(peer, message.request_id, now)
-        generation = self.conductor.generation
-        if gate is not None or generation is None:
-            return gate or []
-        leavers, reason = choose_leavers(generation, message, self.settings)
-        if reason:
-            return self.voice.final(m.Refusal(request_id=message.request_id, reason=reason), peer)
-        return self.conductor.open(
-            peer, message.request_id, kind="scale_in", joiners=(), leavers=leavers, now=now
-        )
-
-    def on_stop(self, peer: int, message: m.StopJob, now: float) -> list[Effect]:
-        if self.over:
-            answer = m.Finished(request_id=message.request_id, reason="the job is over")
-            return self.voice.final(answer, peer)
-        if not self._founded() or self._leaves():
-            reason = "the leader changes" if self._leaves() else "the job is starting"
-            return self.voice.retry(message.request_id, peer, reason, self.settings.retry_after_s)
-        self.conductor.stopping = message.why
-        effects = self.conductor.undo("the job is stopping", now)
-        effects += self.voice.accept(message.request_id, peer)
-        effects += self.voice.tell("job.stopping", message.request_id, why=message.why)
-        return [*effects, self.conductor.word()]
-
-    def _gate(self, peer: int, request_id: str, now: float) -> list[Effect] | None:
-        """The answer to a request that cannot open an adjustment now; None: it can."""
-        known = self.voice.requests.answered(request_id)
-        if known is not None:
-            return [Send(peer=peer, message=known)]
-        adjustment = self.conductor.adjustment
-        if adjustment is not None and adjustment.request_id == request_id:
-            return self.voice.accept(request_id, peer)
-        if self.over or self.conductor.stopping:
-            reason = self.conductor.stopping or "the job is over"
-            return self.voice.final(m.Finished(request_id=request_id, reason=reason), peer)
-        reason = ""
-        if adjustment is not None:
-            reason = (
-                f"already adjusting (request {adjustment.request_id}, "
-                f"{adjustment.phase.value}, for {now - adjustment.opened:.1f} s)"
-            )
-        elif not self._founded():
-            reason = "the job is starting"
-        if reason:
-            return self.voice.retry(request_id, peer, reason, self.settings.retry_after_s)
-        return None
+        if self.over or generation is None or worker in self.recovery.departed:
+            return False
+        return worker in generation
 
     # -- the end, and the next leader ------------------------------------------------------
 
@@ -238,7 +166,7 @@ class Leader:
         """Everybody committed the last step. Pending joiners exit, requesters hear Finished."""
         if self.over:
             return []
-        self.over = True
+        self.conductor.over = True
         effects: list[Effect] = []
         stopping, adjustment = self.conductor.stopping, self.conductor.adjustment
         reason = f"the job was stopped ({stopping})" if stopping else "the job is over"
@@ -256,7 +184,50 @@ class Leader:
         return [*effects, swap]
 
     def on_tick(self, now: float) -> list[Effect]:
-        return self.conductor.on_tick(now)
+        generation = self.conductor.generation
+        effects = [*self.conductor.on_tick(now), *self.arrivals.on_tick(now)]
+        if generation is None or self.over:
+            return effects
+        effects += self.recovery.on_tick(now)
+        others = [w for w in generation.workers() if w != self.me and self._counts_on(w)]
+        ping, silent = self.liveness.look(others, now)
+        effects += self.voice.to(ping, m.Ping(generation=generation.number, worker=self.me))
+        for worker, seconds in silent.items():
+            effects += self.recovery.on_lost(worker, f"silent for {seconds:.1f} s", now)
+        return self._pass_on(effects, now)
+
+    # -- the office --------------------------------------------------------------------------
+
+    def inherit(
+        self,
+        found: Recorded,
+        *,
+        revision: int,
+        last: int,
+        entered: bool,
+        lost: WorkerId | None,
+        now: float,
+    ) -> list[Effect]:
+        """Lead a job whose leader is gone without a word: what the store says is the truth.
+
+        `entered`: this worker has moved to the recorded generation. If not, nobody has committed
+        a step in it, so its newcomers are no survivors.
+        """
+        conductor, generation = self.conductor, found.generation
+        if self.me not in generation:
+            return [Dismiss(why="the job went on without this worker", failed=False)]
+        self.arrivals.waits = True
+        conductor.adjustment = None
+        conductor.adopt(found, revision=revision)
+        conductor.last_number = max(conductor.last_number, last)
+        if not entered and not generation.founding:
+            conductor.turn_away(generation.newcomers)
+        self.voice.chronicle.orphaned = True
+        told = self.voice.tell("leader.changed", leader=self.me)
+        self.recovery.expect(generation.workers(), now)
+        if lost is None or lost == self.me or lost not in generation:
+            return [*told, *self.recovery.begin(now)]
+        return [*told, *self.recovery.on_lost(lost, "it led, and is gone", now)]
 
     def handover(self, now: float) -> m.Handover:
         """What the successor needs; the open switch is its to finish."""
@@ -271,6 +242,7 @@ class Leader:
             stopping=conductor.stopping,
             answers=self.voice.requests.memory(),
             records=tuple(chronicle.records),
+            deeds=tuple(conductor.deeds),
             recent=chronicle.since(chronicle.seq - 200),
             open_switch=open_switch(conductor.adjustment, now),
         )
@@ -282,24 +254,30 @@ class Leader:
         conductor.generation_revision = past.generation_revision
         conductor.last_number = past.last_number
         conductor.stopping = past.stopping
+        conductor.deeds = list(past.deeds)
         self.voice.chronicle.restore(past.seq, past.recent, past.records)
         self.voice.requests.restore(past.answers, past.records)
         conductor.adjustment = reopened(past, self.settings, now)
         if past.open_switch is not None:
             self.voice.step = conductor.pace.step = past.open_switch.record.step
+        self.recovery.expect(past.generation.workers(), now)
         return [conductor.word(), *self.voice.tell("leader.changed", leader=self.me)]
 
     # -- the training thread, and the store -------------------------------------------------
 
     def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
         first = self.founding.generation
-        if self._founded() or first is None:
+        if self.recovery.makes(message.generation):
+            return self.recovery.on_rendezvous_key(message)
+        if self.conductor.founded or first is None:
             return self.conductor.on_rendezvous_key(message)
         return self.voice.relay(message, self.founding.keys, first)
 
     def on_group_built(self, message: m.GroupBuilt, now: float) -> list[Effect]:
         first = self.founding.generation
-        if self._founded() or first is None:
+        if self.recovery.makes(message.generation):
+            return self.recovery.on_group_built(message)
+        if self.conductor.founded or first is None:
             return self.conductor.on_group_built(message, now)
         return [self.conductor.record(first)] if self.founding.on_built(message.worker) else []
 
@@ -307,18 +285,36 @@ class Leader:
         """The store's answer about a generation, or about the end of the job."""
         if event.purpose == "state":
             return [MayGo()]
-        if event.done:
-            self.conductor.generation_revision = event.revision
-        if self._founded():
-            return self.conductor.on_swapped(event, now)
-        first = self.founding.generation
-        if not event.done or first is None:
-            return self.voice.tell("job.contested")
-        self.conductor.enter(first)
+        target = self.conductor.answered(event)
+        if self.over:
+            return []
+        if target is None:
+            return self._superseded(event, now)
+        if self.conductor.founded:
+            effects = self.conductor.on_recorded(target, now)
+            effects += self.recovery.on_recorded(target, now)
+            generation = self.conductor.generation
+            heir = generation.leader if generation else self.me
+            return [*effects, *self.hand_over(now, to=heir)]
+        self.conductor.enter(target)
         return [
-            *self.voice.to(first.workers(), m.Founded(generation=first.number)),
-            *self.voice.tell("job.started", workers=first.size, leader=self.me),
+            *self.voice.to(target.workers(), m.Founded(generation=target.number)),
+            *self.voice.tell("job.started", workers=target.size, leader=self.me),
         ]
+
+    def _superseded(self, event: Swapped, now: float) -> list[Effect]:
+        """Another leader has recorded a generation: that one is the base of whatever follows."""
+        if event.value is None:
+            return self.voice.tell("job.contested")
+        effects = self.voice.tell("leader.superseded")
+        adjustment = self.conductor.adjustment
+        if adjustment is not None:
+            adjustment.why = "another leader has recorded a generation meanwhile"
+            effects += self.conductor.undone(now)
+        found, last = read_recorded(event.value), self.conductor.last_number
+        return effects + self.inherit(
+            found, revision=event.revision, last=last, entered=True, lost=None, now=now
+        )
 
     def on_step_committed(self, event: StepCommitted, now: float) -> list[Effect]:
         """The leader's own training thread has committed a step."""
@@ -330,24 +326,36 @@ class Leader:
         if number == STOP:
             return self.on_job_over(now)
         effects = self.conductor.on_switch_decided(number, step, now)
+        if not self.conductor.leaves:
+            return effects + self.recovery.on_switch_happened(now)
         generation = self.conductor.generation
         return [*effects, *self.hand_over(now, to=generation.leader if generation else self.me)]
 
     def hand_over(self, now: float, *, to: WorkerId) -> list[Effect]:
         """To the successor of a leader that leaves; again whenever it may have been lost."""
         generation = self.conductor.generation
-        if generation is None or not self._leaves() or to != generation.leader:
+        if generation is None or not self.conductor.leaves or to != generation.leader:
             return []
+        self._passed = generation.number
         return self.voice.to([to], self.handover(now))
+
+    def _pass_on(self, effects: list[Effect], now: float) -> list[Effect]:
+        """A failure may carry the switch out that leaves this leader out: its successor acts."""
+        generation = self.conductor.generation
+        if generation is None or not self.conductor.leaves or self._passed == generation.number:
+            return effects
+        self._passed = generation.number
+        return [*effects, *self.hand_over(now, to=generation.leader)]
 
     # -- small things ----------------------------------------------------------------------
 
     def status(self, request_id: str, now: float) -> m.Status:
         conductor, adjustment = self.conductor, self.conductor.adjustment
-        state = "training" if self._founded() else "starting"
+        state = "training" if self.conductor.founded else "starting"
+        state = "recovering" if self.recovery.active else state
         state = "finished" if self.over else "stopping" if conductor.stopping else state
         arriving: list[Member] = list(adjustment.arrived.values()) if adjustment else []
-        if not self._founded():
+        if not self.conductor.founded:
             arriving += self.founding.arrived.values()
         return conductor.pace.status(
             request_id=request_id,
@@ -359,18 +367,12 @@ class Leader:
             adjustments=len(self.voice.chronicle.records),
         )
 
-    def _founded(self) -> bool:
-        return self.conductor.generation is not None
-
-    def _leaves(self) -> bool:
-        """The switch left this leader out: what is still open is its successor's."""
-        generation = self.conductor.generation
-        return generation is not None and self.me not in generation
-
     def _preempted(self, event: StepCommitted, now: float) -> list[Effect]:
         """A record may say that its worker was told to go (SIGTERM): scale it in."""
         conductor, generation = self.conductor, self.conductor.generation
         if conductor.adjustment or conductor.stopping or self.over or generation is None:
+            return []
+        if self.recovery.busy:
             return []
         workers = generation.workers()
         if len(event.records) != len(workers):

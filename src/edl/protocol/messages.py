@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edl.protocol.recorded import Deed
 from edl.protocol.tale import (
     AdjustmentRecord,
     AdjustmentStatus,
@@ -29,6 +30,7 @@ class Register:
     member: Member
     request_id: str  # the scale-out it belongs to; empty for the founders
     process_start_s: float
+    last: int  # the highest generation that it has heard of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Hail:
 
     worker: WorkerId
     generation: int
+    last: int  # the highest one that it has heard of, so that no number is used twice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,48 @@ class Ready:
     worker: WorkerId
     request_id: str
     context_s: float
+
+
+# -- somebody may be lost --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A worker's collectives broke: its training thread waits for the next generation."""
+
+    generation: int
+    worker: WorkerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fell:
+    """Generations up to this number are dead; everyone breaks its own sockets of them."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Out:
+    """This worker is in no generation any more: it was lost, and the job went on without it."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Slow is not dead: whoever answers this is alive, whatever its script does."""
+
+    generation: int
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    generation: int
+    worker: WorkerId
 
 
 # -- a generation is made --------------------------------------------------------------------
@@ -143,6 +188,7 @@ class Handover:
     stopping: str
     answers: tuple[tuple[str, str, str], ...]  # request id, kind of answer, text
     records: tuple[AdjustmentRecord, ...]
+    deeds: tuple[Deed, ...]
     recent: tuple[Happened, ...]
     open_switch: OpenSwitch | None
 
@@ -293,6 +339,11 @@ Message = (
     | Hail
     | Rejected
     | Ready
+    | Stuck
+    | Fell
+    | Out
+    | Ping
+    | Pong
     | Prepare
     | RendezvousKey
     | GroupBuilt
@@ -330,6 +381,7 @@ __all__ = [
     "AdjustmentStatus",
     "AskStatus",
     "Events",
+    "Fell",
     "Finished",
     "Founded",
     "GroupBuilt",
@@ -343,7 +395,10 @@ __all__ = [
     "Message",
     "NotLeader",
     "OpenSwitch",
+    "Out",
     "Parts",
+    "Ping",
+    "Pong",
     "Prepare",
     "ProcessEnded",
     "Ready",
@@ -356,6 +411,7 @@ __all__ = [
     "ScaleOut",
     "Status",
     "StopJob",
+    "Stuck",
     "Subscribe",
     "Switched",
     "Undo",

@@ -11,12 +11,14 @@ from collections import deque
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Close, Dial, Effect, MayGo, Send, StoreSwap
+from edl.protocol.effects import Announce, Close, Dial, Effect, MayGo, Send, StoreSwap
 from edl.protocol.election import LEADER_KEY, Election, Known
 from edl.protocol.events import (
+    Broke,
     ContextReady,
     Entered,
     Event,
+    GenerationSeen,
     GroupFell,
     GroupStands,
     Heard,
@@ -32,6 +34,8 @@ from edl.protocol.events import (
     Tick,
 )
 from edl.protocol.leader import Leader
+from edl.protocol.liveness import Liveness
+from edl.protocol.standing import Standing
 from edl.protocol.worker import State, Worker
 from edl.types import Address, Member, WorkerId
 
@@ -50,6 +54,8 @@ _FOR_LEADER = (
     m.GroupFailed,
     m.Switched,
     m.Leaving,
+    m.Stuck,
+    m.Pong,
 )
 _EARLY_LIMIT = 10_000
 _REDIAL_S = 0.2
@@ -82,9 +88,12 @@ class Node:
         self._early: deque[tuple[int, m.Message]] = deque()
         self._past: m.Handover | None = None
         self._predecessor: int | None = None
+        self._before: WorkerId | None = None  # who led until this worker did
         self._heir = False  # the present generation's leader, but not yet in office
         self._over = False
         self._may_go = False
+        self.standing = Standing(self.worker)
+        self._liveness = Liveness(settings.silence_s)
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """Everything this worker's control side does about one event."""
@@ -102,7 +111,8 @@ class Node:
             case LeaderSeen(value=value, revision=revision):
                 return self._on_leader_seen(value, revision, now)
             case StateSeen(value=value) if value:
-                return self.worker.dismiss(f"the job is {value.decode()}", failed=False)
+                self.standing.ended = f"the job is {value.decode()}"
+                return self.standing.leave_if_over()
             case Swapped():
                 return self._on_swapped(event, now)
             case PeerOpened(peer=peer):
@@ -121,6 +131,10 @@ class Node:
                 return self.leader.on_step_committed(event, now) if self.leader else []
             case SwitchDecided():
                 return self._on_switch_decided(event, now)
+            case Broke(generation=number, why=why):
+                return self._on_broke(number, why)
+            case GenerationSeen(value=value, revision=revision):
+                return self._on_generation_seen(value, revision, now)
             case Entered():
                 self._on_entered(event)
             case JobOver():
@@ -165,7 +179,9 @@ class Node:
     def _on_leader_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
         # One that is being dialled is not known to be gone: losing a lease is not death.
         answers = self._link is not None or self.leader is not None
-        at = self.election.saw(value, revision, leader_answers=answers)
+        at = self.election.saw(
+            value, revision, leader_answers=answers or not self.standing.is_eligible()
+        )
         if at is not None or (value is None and self.leader is not None):
             return [self._contest(expected=0)]
         known = self.election.known
@@ -181,13 +197,14 @@ class Node:
         if led and self.worker.state is State.LEAVING:
             # Its word that it has taken over may be lost; the store's is as good.
             return [MayGo()]
+        quiet: list[Effect] = [Announce(generation=0, switch_step=0, token=0)] if led else []
         here = self.worker.generation
         if self._heir and here is not None and known.worker in here:
             # Somebody else of this generation took the office that was meant for us.
             self._heir = False
             if self._over:
-                return [MayGo()]
-        return self._follow(known.worker, known.address)
+                return [*quiet, MayGo()]
+        return [*quiet, *self._follow(known.worker, known.address)]
 
     def _contest(self, *, expected: int) -> StoreSwap:
         self.election.contesting = True
@@ -200,6 +217,8 @@ class Node:
         )
 
     def _on_swapped(self, event: Swapped, now: float) -> list[Effect]:
+        if event.purpose == "generation" and event.value is not None:
+            self.standing.take_note(event.value, event.revision)
         if event.purpose != "leader":
             return self.leader.on_swapped(event, now) if self.leader else []
         won = self.election.swapped(done=event.done, value=event.value, revision=event.revision)
@@ -228,7 +247,7 @@ class Node:
             peer=LOCAL,
         )
         effects: list[Effect] = []
-        old_link = self._link
+        old_link, self._before = self._link, self.following
         self.following, self._link = self.me.worker, LOCAL
         self._redial_at = None
         if self._past is not None:
@@ -237,8 +256,9 @@ class Node:
             if self._predecessor is not None:
                 effects.append(Send(peer=self._predecessor, message=taken))
             self._past = None
-        if self._over:
-            effects += self.leader.on_job_over(now)
+        elif self.standing.recorded is not None or self.worker.generation is not None:
+            effects += self._inherit(self.leader, now)
+        effects += self.leader.on_job_over(now) if self._over else []
         if old_link is not None:
             effects.append(Close(peer=old_link))
         self.worker.on_linked()
@@ -246,6 +266,35 @@ class Node:
             peer, message = self._early.popleft()
             effects += self.leader.on_message(peer, message, now)
         return effects
+
+    def _inherit(self, leader: Leader, now: float) -> list[Effect]:
+        """The leader went without a word. Only a member of the last recorded generation leads."""
+        found, revision = self.standing.base()
+        return leader.inherit(
+            found,
+            revision=revision,
+            last=self.worker.last,
+            entered=self.standing.has_entered(found.generation),
+            lost=self._before,
+            now=now,
+        )
+
+    def _on_generation_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
+        if value is None or not self.standing.take_note(value, revision):
+            return []
+        leader = self.leader
+        if (
+            leader is not None
+            and leader.conductor.generation is None
+            and self.standing.is_eligible()
+        ):
+            # The last leader had founded the job, and went before anybody heard of it.
+            return self._inherit(leader, now) if leader.conductor.asked is None else []
+        return self.standing.leave_if_out()
+
+    def _on_broke(self, number: int, why: str) -> list[Effect]:
+        self.worker.on_broke(number, why)
+        return self.standing.leave_if_over() or self.standing.leave_if_out()
 
     def _follow(self, worker: WorkerId, address: Address) -> list[Effect]:
         if self.following == worker and self._link is not None:
@@ -273,7 +322,7 @@ class Node:
             self.worker.on_unlinked()
             self._link = None
             self._redial_at = now + _REDIAL_S
-            if self.election.vacant():
+            if self.election.vacant() and self.standing.is_eligible():
                 return [self._contest(expected=0)]
             return []
         return self.leader.on_peer_closed(peer, why, now) if self.leader else []
@@ -281,7 +330,21 @@ class Node:
     def _on_tick(self, now: float) -> list[Effect]:
         if self._redial_at is not None and now >= self._redial_at and self._address:
             return [self._dial()]
-        return self.leader.on_tick(now) if self.leader else []
+        if self.leader is not None:
+            return self.leader.on_tick(now)
+        despair = self.standing.despair(now, after_s=self.settings.patience_s)
+        return [*despair, *self._listen_to_leader(now)]
+
+    def _listen_to_leader(self, now: float) -> list[Effect]:
+        """A leader that has been silent for too long is frozen or cut off."""
+        leader, link = self.following, self._link
+        if leader is None or link is None or not self.worker.linked:
+            return []
+        here = self.worker.generation.number if self.worker.generation else 0
+        ping, silent = self._liveness.look([leader], now)
+        if silent:
+            return [Close(peer=link), *self._on_closed(link, "the leader is silent", now)]
+        return [Send(peer=link, message=m.Ping(generation=here, worker=self.me.worker))] * len(ping)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -290,8 +353,10 @@ class Node:
             return self._on_handover(peer, message)
         if isinstance(message, m.HandoverTaken):
             self.leader = None
-            return [MayGo()]
+            return self.worker.out("it was scaled in") if self.worker.stuck else [MayGo()]
         from_leader = peer == self._link
+        if from_leader and self.following is not None:
+            self._liveness.heard(self.following, now)
         if from_leader:
             return self.worker.on_message(message)
         if self.leader is not None:
@@ -314,6 +379,9 @@ class Node:
     def _on_switch_decided(self, event: SwitchDecided, now: float) -> list[Effect]:
         led = self.leader is not None
         target = self.worker.on_switch_decided(event.generation)
+        if target is not None and target.number != event.generation:
+            # It fell before this worker moved; the training thread is about to notice.
+            return []
         effects: list[Effect] = []
         if self.leader is not None:
             effects += self.leader.on_switch_decided(event.generation, event.step, now)
@@ -335,6 +403,8 @@ class Node:
             # The old leader still has to hand over: without us nobody would tell the end.
             self._over = True
             return []
+        self.election.may_lead = False
+        self.worker.on_job_over()
         return [MayGo()]
 
     def _on_entered(self, event: Entered) -> None:

@@ -70,6 +70,9 @@ class Progress:
 
     def __init__(self, *, me: WorkerId, generation: Generation, ledger: Ledger) -> None:
         self.me = me
+        # The ledger as of the last commit. A generation in which nothing was committed leaves no
+        # trace in it: survivors that moved through one hold what the others hold.
+        self._settled: Ledger = ledger
         self.ledger: Ledger = ledger
         self.step = 0
         self.ended = False
@@ -110,7 +113,7 @@ class Progress:
         self.entering = True  # the next step is the first one of this generation
         self._workers = generation.workers()
         self._first_carriers = generation.carriers(entering=True)
-        self.ledger = self.ledger.entered(self._workers)
+        self.ledger = self._settled.entered(self._workers)
 
     def _announced(self, word: Announcement) -> Generation:
         target = self._prepared.get(word.generation)
@@ -153,13 +156,13 @@ class Progress:
 
     def commit(self, decided: Round) -> None:
         """The step is done here: gradients and records are complete."""
-        self.ledger = self.ledger.committed(decided.samples)
+        self._settled = self.ledger = self.ledger.committed(decided.samples)
         self.step += 1
         self.entering = False
 
     def close(self) -> None:
         """The loop over this epoch is over, by its end or by a `break`."""
-        self.ledger = self.ledger.next_epoch()
+        self._settled = self.ledger = self.ledger.next_epoch()
 
     def _mixed(self, records: Sequence[StepRecord]) -> str:
         said = ", ".join(
@@ -174,8 +177,8 @@ class Progress:
     # -- what a newcomer receives -----------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Step and ledger as plain values."""
-        return {"step": self.step, **self.ledger.snapshot()}
+        """Step and ledger as plain values, as of the last commit."""
+        return {"step": self.step, **self._settled.snapshot()}
 
     def adopt(self, values: dict[str, Any]) -> None:
         """Take over the source's step and ledger; the dataset must be the same one."""
@@ -190,5 +193,6 @@ class Progress:
                 f"{mine.batch}, the job one of {theirs.samples} with {theirs.batch}; "
                 "every worker must open the same data"
             )
-        self.ledger = theirs
+        self._settled = theirs
+        self.ledger = theirs.entered(self._workers)
         self.step = values["step"]

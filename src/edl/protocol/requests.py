@@ -7,6 +7,7 @@ connections it is asked, and also from the next leader.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from edl.config import Settings
 from edl.protocol.messages import (
@@ -18,6 +19,7 @@ from edl.protocol.messages import (
     ScaleOut,
     Undone,
 )
+from edl.protocol.recorded import Deed
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
@@ -82,6 +84,17 @@ class Requests:
             self._answers[request_id] = kinds[kind](request_id=request_id, reason=reason)
         for record in records:
             self._answers[record.request_id] = Adjusted(request_id=record.request_id, record=record)
+
+    def remember(self, deeds: Iterable[Deed]) -> None:
+        """What the store's record says of requests that another leader had answered."""
+        for deed in deeds:
+            if deed.request_id in self._answers:
+                continue
+            if deed.undone:
+                answer: Final = Undone(request_id=deed.request_id, reason=deed.undone)
+            else:
+                answer = Adjusted(request_id=deed.request_id, record=deed.record())
+            self._answers[deed.request_id] = answer
 
 
 def scale_out_fault(generation: Generation, message: ScaleOut, settings: Settings) -> str:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from edl.types import Member, WorkerId
 
-__all__ = ["Generation", "draw_first", "draw_next", "part_of", "split"]
+__all__ = [
+    "Generation",
+    "draw_again",
+    "draw_first",
+    "draw_next",
+    "part_of",
+    "split",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,7 @@ class Generation:
     source: WorkerId
     leader: WorkerId
     founding: bool  # the first one: its newcomers carry their share at once
+    mended: bool  # made of survivors after a failure: they compare how far they are and go on
     token: int
     request_id: str
 
@@ -50,6 +58,10 @@ class Generation:
         new = set(self.newcomers)
         return tuple(worker for worker in self.workers() if worker not in new)
 
+    def elders(self) -> tuple[WorkerId, ...]:
+        """Who was there before, if others are new; they alone have gradients in the first step."""
+        return self.carriers(entering=True) if self.newcomers and not self.founding else ()
+
 
 def draw_first(
     members: Iterable[Member], *, number: int, leader: WorkerId, token: int
@@ -64,6 +76,7 @@ def draw_first(
         source=leader,
         leader=leader,
         founding=True,
+        mended=False,
         token=token,
         request_id="",
     )
@@ -93,8 +106,31 @@ def draw_next(
         source=stayers[0].worker,
         leader=leader,
         founding=False,
+        mended=False,
         token=token,
         request_id=request_id,
+    )
+
+
+def draw_again(
+    base: Generation, *, number: int, dead: Iterable[WorkerId], leader: WorkerId, token: int
+) -> Generation:
+    """What is left of a generation after a failure. Everybody in it carries a share at once."""
+    lost = set(dead)
+    members = tuple(member for member in base.members if member.worker not in lost)
+    if not members:
+        raise ValueError("nobody is left of this generation")
+    workers = [member.worker for member in members]
+    return Generation(
+        number=number,
+        members=members,
+        newcomers=(),
+        source=workers[0],
+        leader=leader if leader in workers else workers[0],
+        founding=False,
+        mended=True,
+        token=token,
+        request_id=base.request_id,
     )
 
 

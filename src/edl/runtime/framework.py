@@ -6,16 +6,19 @@ session tells it when to send, to receive and to even out. Neither port knows of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
 from edl.runtime.tensorfile import Tensors
 from edl.types import WorkerId
 
-__all__ = ["BuildGroup", "Framework", "Group", "Pending", "Transfer"]
+__all__ = ["BuildGroup", "Framework", "Group", "Pending", "Relay", "StatePath", "Task", "Transfer"]
+
+_Result = TypeVar("_Result")
+_Given = TypeVar("_Given", covariant=True)
 
 
 class Pending(Protocol):
@@ -32,11 +35,77 @@ class Exchange(Protocol):
     def ready(self) -> bool: ...
 
 
-class Group(Protocol):
+class Task(Protocol[_Given]):
+    """Something done in the background; `wait` gives its result or raises its error."""
+
+    @property
+    def began(self) -> float: ...
+
+    @property
+    def ended(self) -> float: ...
+
+    def wait(self) -> _Given: ...
+
+
+class Relay(Protocol):
+    """The first step with newcomers, whose gradients the elders reduce among themselves."""
+
+    @property
+    def hands(self) -> bool:
+        """This member is the source: it hands the newcomers what the elders have reduced."""
+        ...
+
+    @property
+    def takes(self) -> bool:
+        """This member is a newcomer."""
+        ...
+
+    def all_reduce(self, tensor: Any) -> Pending:
+        """Among the elders."""
+        ...
+
+    def broadcast(self, tensor: Any) -> Pending:
+        """From the source to the other elders."""
+        ...
+
+    def reserve(self, sizes: Iterable[int]) -> None:
+        """The source will hand over rows of so many bytes."""
+        ...
+
+    def hand(self, rows: Iterable[Any]) -> None:
+        """Read these rows now; they reach the newcomers in the background."""
+        ...
+
+    def take(self, rows: Sequence[Any]) -> None:
+        """What was handed over, into these rows; waits for it."""
+        ...
+
+    def pass_on(self, tensor: Any) -> None:
+        """The source's tensor to the newcomers, which wait for it; the source leaves it alone."""
+        ...
+
+
+class StatePath(Protocol):
+    """The way of state from one member to others."""
+
+    def broadcast_state(self, tensor: Any) -> Pending: ...
+
+    def beside(self, work: Callable[[], _Result]) -> Task[_Result]:
+        """Do this in the background, after whatever was given before it."""
+        ...
+
+
+class Group(StatePath, Protocol):
     """The collectives of one generation, as one member sees them."""
 
     rank: int
     size: int
+    broken: str  # why it is of no use any more; empty while it is
+
+    @property
+    def relay(self) -> Relay | None:
+        """How the first step is done, if some are new and others are not."""
+        ...
 
     def exchange(self, values: list[int]) -> Exchange:
         """All-gather one row of integers, in rank order, without waiting."""
@@ -46,12 +115,21 @@ class Group(Protocol):
 
     def broadcast(self, tensor: Any, root: int) -> Pending: ...
 
-    def broadcast_state(self, tensor: Any) -> Pending:
-        """From the generation's source to its newcomers, beside everything else."""
+    def pair(self, source: int, target: int) -> StatePath:
+        """From one rank to another; only these two use it."""
+        ...
+
+    def break_(self, why: str) -> None:
+        """Make everything that is under way in it fail, now, on whichever thread it waits."""
+        ...
+
+    def beside(self, work: Callable[[], _Result]) -> Task[_Result]:
+        """Do this in the background, after whatever was given before it."""
         ...
 
     def drop_state(self) -> None:
-        """The state has arrived: give back what carried it. May take a while, as `drop` may."""
+        """The first step is done here: give back what only it needed, once everything given to
+        `beside` is done. May take a while, as `drop` may."""
         ...
 
     def abandon(self) -> None:
@@ -78,12 +156,23 @@ class Framework(Protocol):
         self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
     ) -> Group: ...
 
-    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
-        """Read what must be as of now, stream the rest in the background; the result waits."""
+    def start_sending(
+        self, path: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
+    ) -> Callable[[], Transfer]:
+        """Read what must be as of now, stream the rest in the background; the result waits.
+
+        `extra` is one more tensor, or None; `bare`: nothing but the snapshot and that.
+        """
         ...
 
-    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
-        """The source's snapshot now; the state arrives in the background, the result waits."""
+    def start_receiving(
+        self, path: StatePath, *, aside: bool = False
+    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+        """The source's snapshot now; the state arrives in the background, the result waits.
+
+        `aside`: nothing of this worker's own state is touched before all of it has arrived. The
+        sender's extra tensor is the snapshot's "extra" once the result has been called.
+        """
         ...
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
@@ -98,19 +187,26 @@ class Framework(Protocol):
         """A newcomer is not in yet: whatever its first step would have to make is made now."""
         ...
 
-    def even_out(self, group: Group, root: int) -> None:
-        """Give everyone the root's buffers."""
+    def even_out(self, group: Group, root: int, relay: Relay | None) -> None:
+        """Give everyone the root's buffers; newcomers by the relay, if there is one."""
         ...
 
-    def hold(self) -> None:
-        """Remember the registered objects: a step begins that comes in pieces."""
+    def hold(self, *, heavy: bool) -> None:
+        """Remember the registered objects as they are; the heavy ones only if asked for.
+
+        Heavy ones that are remembered already stay as they were remembered.
+        """
         ...
 
     def put_back(self) -> None:
-        """Make the registered objects what they were when the step began."""
+        """Make the registered objects what they were when they were remembered."""
         ...
 
-    def void_step(self, group: Group) -> None:
+    def broke(self) -> None:
+        """Abandoned work may still write into buckets: the next step needs fresh ones."""
+        ...
+
+    def void_step(self, group: Group, relay: Relay | None) -> None:
         """Take part in the present step's reduction without a contribution, and void it."""
         ...
 

@@ -19,6 +19,7 @@ from edl.config import Settings
 from edl.errors import UsageError
 from edl.store.url import with_run
 from edl.types import Gpu, JobHandle, WorkerId
+from edl.wire.tls import Tls
 
 __all__ = ["Identity", "identify", "refuse_foreign_launchers"]
 
@@ -45,6 +46,7 @@ class Identity:
     founders: int
     spawned_at: float
     settings: Settings
+    tls: Tls | None = None
 
 
 def refuse_foreign_launchers(environment: Mapping[str, str]) -> None:
@@ -92,6 +94,7 @@ def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
         founders=int(known.get("EDL_FOUNDERS", "1") or "1"),
         spawned_at=float(known.get("EDL_SPAWNED_AT", "0") or "0"),
         settings=Settings.from_environment(known),
+        tls=Tls.from_environment(known),
     )
     if joins and not identity.request_id:
         # Imported here, because it asks on behalf of the identity above.

@@ -18,7 +18,7 @@ from edl.protocol import messages as m
 from edl.protocol.election import LEADER_KEY, Known, read_leader
 from edl.runtime.clock import now
 from edl.runtime.identity import Identity
-from edl.store.base import open_store
+from edl.store.base import Store, open_store
 from edl.store.url import with_run
 from edl.wire.channel import Channel
 from edl.wire.codec import Codec
@@ -70,7 +70,7 @@ def let_in(identity: Identity, run: str) -> Identity:
 
 def _present_run(identity: Identity) -> str:
     """Which run of the job is on, by the key that its launcher keeps."""
-    store = open_store(identity.store, job=identity.job, secret=identity.secret)
+    store = open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
     try:
         found = store.get(CURRENT_KEY).value
     finally:
@@ -93,13 +93,18 @@ def _ask(identity: Identity, request: m.ScaleOut) -> object:
         secret=identity.secret,
         codec=Codec(m.MESSAGES),
         timeout_s=ANSWER_S,
+        tls=identity.tls,
     ) as channel:
         channel.send(request)
         return channel.receive(ANSWER_S)
 
 
+def _open(identity: Identity) -> Store:
+    return open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
+
+
 def _leader(identity: Identity) -> Known | None:
-    store = open_store(identity.store, job=identity.job, secret=identity.secret)
+    store = open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
     try:
         found = store.get(LEADER_KEY)
     finally:

@@ -16,6 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from edl.errors import UsageError
 from edl.types import Address
+from edl.wire.tls import Tls
 
 __all__ = ["Lasting", "Store", "Swap", "Versioned", "Watch", "open_store"]
 
@@ -78,8 +79,8 @@ class Lasting(Protocol):
         """Remove all keys of this job, or of this run of it, when nobody uses them any more."""
 
 
-def open_store(url: str, *, job: str, secret: bytes) -> Store:
-    """The secret is for the embedded store alone; the others have their own logins."""
+def open_store(url: str, *, job: str, secret: bytes, tls: Tls | None = None) -> Store:
+    """Secret and TLS are for the embedded store alone; the others have their own, by URL."""
     # Imported here, because each kind of store imports the values above.
     scheme, separator, rest = url.partition("://")
     if separator and scheme == EMBEDDED_SCHEME:
@@ -88,7 +89,7 @@ def open_store(url: str, *, job: str, secret: bytes) -> Store:
         place, _, query = rest.partition("?")
         run = query.removeprefix("run=") if query else ""
         address = Address.parse(place.rstrip("/"))
-        return EmbeddedStore(address, job=job, secret=secret, run=run)
+        return EmbeddedStore(address, job=job, secret=secret, run=run, tls=tls)
     from edl.store.url import StoreUrl, without_password
 
     if separator and scheme in {"etcd", "etcds"}:

@@ -37,6 +37,7 @@ from edl.wire.channel import Channel
 from edl.wire.codec import Codec
 from edl.wire.hello import check_secret
 from edl.wire.hub import Hub
+from edl.wire.tls import Tls
 
 __all__ = ["MESSAGES", "EmbeddedServer", "EmbeddedService", "EmbeddedStore"]
 
@@ -51,7 +52,15 @@ BACK_OFF_S_MIN, BACK_OFF_S_MAX = 0.02, 1.0
 class EmbeddedServer:
     """A hub with nothing but the store on it. The port is bound when it is made."""
 
-    def __init__(self, *, job: str, secret: bytes, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        job: str,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: Tls | None = None,
+    ) -> None:
         self._service = EmbeddedService(
             lambda peer, news: self._hub.send(peer, news), tick_s=TICK_S
         )
@@ -64,6 +73,7 @@ class EmbeddedServer:
             on_closed=lambda peer, why: self._service.on_closed(peer),
             on_tick=self._service.on_tick,
             tick_s=TICK_S,
+            tls=tls,
         )
         try:
             self.address = self._hub.listen(host, port)
@@ -117,6 +127,7 @@ class EmbeddedStore:
         *,
         timeout_s: float = TIMEOUT_S,
         run: str = "",
+        tls: Tls | None = None,
     ) -> None:
         check_secret(secret)
         self._address = address
@@ -125,6 +136,7 @@ class EmbeddedStore:
         self._job = job
         self._secret = secret
         self._timeout_s = timeout_s
+        self._tls = tls
         self._codec = Codec(MESSAGES)
         self._numbers = itertools.count(1)
         # Guards what follows; notified when the connection comes, goes or is refused.
@@ -281,6 +293,7 @@ class EmbeddedStore:
                     secret=self._secret,
                     codec=self._codec,
                     timeout_s=self._timeout_s,
+                    tls=self._tls,
                 ) as channel:
                     back_off_s = BACK_OFF_S_MIN
                     self._serve(channel)

@@ -21,7 +21,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
+from typing import ParamSpec, TypeVar
 
 from edl.errors import StoreError
 from edl.store.base import Swap, Versioned
@@ -31,6 +32,9 @@ from edl.store.terms import Terms, check_ttl
 from edl.store.url import StoreUrl, segment
 
 __all__ = ["EtcdStore"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 log = logging.getLogger("edl.store")
 
@@ -93,7 +97,7 @@ class EtcdStore:
         if not answer.get("succeeded"):
             if lease is not None:
                 self._require(lease)
-            return Swap(False, _found(answer["responses"][0]["response_range"]))
+            return Swap(False, _rival(answer))
         if value is None:
             return Swap(True, ABSENT)
         return Swap(True, Versioned(value, _revision(answer)))
@@ -174,12 +178,12 @@ class EtcdStore:
     def _renew(self, lease: str) -> int:
         """The seconds that etcd granted it; 0 if there is no such lease."""
         answer = self._call("/v3/lease/keepalive", {"ID": str(self._number(lease))})
-        return int(answer["result"].get("TTL", 0))
+        return _seconds(answer, "result")
 
     def _grant(self, lease: str, wanted_s: int) -> int:
         body = {"ID": str(self._number(lease)), "TTL": str(wanted_s)}
         try:
-            return int(self._gateway.call("/v3/lease/grant", body)["TTL"])
+            return _seconds(self._gateway.call("/v3/lease/grant", body))
         except Refusal as refusal:
             # Another client was faster, or our first try was carried out and its answer lost.
             if refusal.code == FAILED_PRECONDITION and (granted_s := self._renew(lease)):
@@ -199,7 +203,7 @@ class EtcdStore:
         """Only a put is refused by etcd itself when its lease is gone."""
         body = {"ID": str(self._number(lease))}
         # A lease that is gone has -1 seconds left.
-        if int(self._call("/v3/lease/timetolive", body, lease=lease).get("TTL", 0)) < 0:
+        if _seconds(self._call("/v3/lease/timetolive", body, lease=lease)) < 0:
             raise _no_lease(lease)
 
     def _on_alarm(self, lease: str) -> None:
@@ -261,7 +265,7 @@ class EtcdStore:
         folder = {"key": _encoded(self._folder), "range_end": _encoded(self._folder[:-1] + "0")}
         answer = self._call("/v3/kv/range", folder)
         revision = _revision(answer)
-        present = {pair["key"]: _versioned(pair) for pair in answer.get("kvs", ())}
+        present = _present(answer)
         request = {**folder, "start_revision": str(revision + 1)}
         stream = self._gateway.stream("/v3/watch", {"create_request": request})
         try:
@@ -284,19 +288,16 @@ class EtcdStore:
 
     def _on_answer(self, answer: Json) -> None:
         self._check(answer)
-        for event in answer["result"].get("events", ()):
-            pair = event["kv"]
-            # etcd leaves the type out where it is a put.
-            found = ABSENT if event.get("type") == "DELETE" else _versioned(pair)
+        for name, found, revision in _events(answer):
             for watch in self._teller.watches():
-                if _encoded(self._name(watch.key)) == pair["key"]:
-                    self._tell(watch, found, int(pair["mod_revision"]))
+                if _encoded(self._name(watch.key)) == name:
+                    self._tell(watch, found, revision)
 
     def _check(self, answer: Json) -> None:
-        result = answer["result"]
-        if result.get("canceled"):
+        result = answer.get("result")
+        if not isinstance(result, dict) or result.get("canceled"):
             # Such as a revision that was compacted away: then all is read anew.
-            raise StoreError(f"the watch was ended: {result.get('cancel_reason') or result}")
+            raise StoreError(f"the watch was ended: {answer!r:.200}")
 
     def _tell(self, watch: ToldWatch, found: Versioned, at: int, *, again: bool = False) -> None:
         """Post it, unless something newer was posted; `at` is the store's revision."""
@@ -327,15 +328,63 @@ def _encoded(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+def _reading(fn: Callable[P, T]) -> Callable[P, T]:
+    """What is no answer of etcd is the store's fault, told as any other fault of it."""
+
+    @wraps(fn)
+    def read(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return fn(*args, **kwargs)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise StoreError(
+                f"the store's answer cannot be read ({error!r}), so it may or may not have been "
+                "carried out; is it etcd 3.4 or later?"
+            ) from error
+
+    return read
+
+
+@_reading
 def _revision(answer: Json) -> int:
     return int(answer["header"]["revision"])
 
 
+@_reading
+def _seconds(answer: Json, inside: str | None = None) -> int:
+    # etcd leaves a zero out.
+    return int((answer[inside] if inside else answer).get("TTL", 0))
+
+
+@_reading
 def _versioned(pair: Json) -> Versioned:
     # etcd leaves an empty value out.
     return Versioned(base64.b64decode(pair.get("value", "")), int(pair["mod_revision"]))
 
 
+@_reading
 def _found(answer: Json) -> Versioned:
     pairs = answer.get("kvs", ())
     return _versioned(pairs[0]) if pairs else ABSENT
+
+
+@_reading
+def _rival(answer: Json) -> Versioned:
+    """What stood in the way of a swap."""
+    return _found(answer["responses"][0]["response_range"])
+
+
+@_reading
+def _present(answer: Json) -> dict[str, Versioned]:
+    return {pair["key"]: _versioned(pair) for pair in answer.get("kvs", ())}
+
+
+@_reading
+def _events(answer: Json) -> list[tuple[str, Versioned, int]]:
+    """Name, what stands there now, and the store's revision."""
+    found = []
+    for event in answer["result"].get("events", ()):
+        pair = event["kv"]
+        # etcd leaves the type out where it is a put.
+        now = ABSENT if event.get("type") == "DELETE" else _versioned(pair)
+        found.append((pair["key"], now, int(pair["mod_revision"])))
+    return found

@@ -25,6 +25,8 @@ __all__ = ["Broken", "Gateway", "Json", "Refusal", "Stream"]
 
 Json = dict[str, Any]
 
+# Far above anything that a job keeps; what is longer is not held in memory, and so is no JSON.
+ANSWER_MAX = 64 << 20
 BACK_OFF_S_MIN, BACK_OFF_S_MAX = 0.02, 0.5
 CONNECT_S_MIN = 1.0
 # A host that vanished is noticed after about 5 + 3 * 2 s, though a stream may be silent for hours.
@@ -69,7 +71,7 @@ class Stream:
 
     def read(self) -> Json:
         try:
-            line = self._response.readline()
+            line = self._response.readline(ANSWER_MAX)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Broken(self._server, error, sent=True) from error
         if not line:
@@ -182,7 +184,7 @@ class Gateway:
                 return self._token
         account = {"name": self._url.user, "password": self._url.password}
         try:
-            token = str(self._ask("/v3/auth/authenticate", account, "", timeout_s)["token"])
+            token = self._ask("/v3/auth/authenticate", account, "", timeout_s).get("token")
         except Broken as broken:
             raise Broken(broken.server, broken.__cause__, sent=False) from broken
         except Refusal as refusal:
@@ -195,6 +197,8 @@ class Gateway:
                 ) from refusal
             # Logins are not switched on there, so nobody needs one.
             return ""
+        if not isinstance(token, str):
+            raise StoreError(f"store {self._url} took the login but gave no token; is it etcd?")
         with self._lock:
             self._token = token
         return token
@@ -213,7 +217,7 @@ class Gateway:
             connection.sock.settimeout(max(timeout_s, BACK_OFF_S_MIN))
             connection.request("POST", path, json.dumps(body), _headers(token))
             response = connection.getresponse()
-            text = response.read()
+            text = response.read(ANSWER_MAX)
         except (OSError, http.client.HTTPException) as error:
             self._turn_from(server)
             connection.close()
@@ -297,7 +301,7 @@ def _result(status: int, text: bytes) -> Json:
     """The answer's JSON; Refusal where it is an error, in any of the forms that gateways use."""
     try:
         answer = json.loads(text.split(b"\n", 1)[0])
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
         raise Refusal(
@@ -309,8 +313,9 @@ def _result(status: int, text: bytes) -> Json:
     if status == 200 and not error:
         return answer
     told: Json = error if isinstance(error, dict) else answer
-    code = told["code"] if "code" in told else told.get("grpc_code", -1)
-    raise Refusal(int(code), str(told.get("message") or error or text[:200]))
+    codes = [told.get(name) for name in ("code", "grpc_code")]
+    code = next((each for each in codes if isinstance(each, int)), -1)
+    raise Refusal(code, str(told.get("message") or error or text[:200]))
 
 
 def _is_stale(refusal: Refusal) -> bool:

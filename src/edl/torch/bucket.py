@@ -74,12 +74,29 @@ class Bucket:
         self.flat[-1] = 1.0
         return self._outgoing(compression)
 
+    def size(self, compression: torch.dtype | None) -> int:
+        """How many bytes travel."""
+        dtype = compression if self._narrows(compression) else self.flat.dtype
+        assert dtype is not None
+        return self.flat.numel() * dtype.itemsize
+
+    def incoming(self, compression: torch.dtype | None) -> torch.Tensor:
+        """Where a row that others have reduced is to be put."""
+        narrows = self._narrows(compression)
+        self._narrow = torch.empty_like(self.flat, dtype=compression) if narrows else None
+        return self.row
+
+    @property
+    def row(self) -> torch.Tensor:
+        """What travels."""
+        return self.flat if self._narrow is None else self._narrow
+
+    def _narrows(self, compression: torch.dtype | None) -> bool:
+        return compression is not None and self.flat.dtype == torch.float32
+
     def _outgoing(self, compression: torch.dtype | None) -> torch.Tensor:
-        self._narrow = None
-        if compression is None or self.flat.dtype != torch.float32:
-            return self.flat
-        self._narrow = self.flat.to(compression)
-        return self._narrow
+        self._narrow = self.flat.to(compression) if self._narrows(compression) else None
+        return self.row
 
     def tail(self) -> list[float]:
         """The flags after the reduction; the last one is the void flag."""

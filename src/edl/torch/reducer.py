@@ -6,19 +6,20 @@ is the same on every worker and joiner: a bucket is launched when it and all bef
 complete, never by arrival. Each bucket has a tail that says which parameters had a gradient at
 all (one unused everywhere keeps None) and whether anyone left the loop inside this step. Holds:
 `backward()` returns with gradients reduced, and nothing is launched before the step's record is
-complete, so everybody launches or nobody does.
+complete, so everybody launches or nobody does. A lost peer is never raised out of backward:
+gradients are zero then, and the step is done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from edl.errors import UsageError
-from edl.runtime.framework import Group, Pending
+from edl.errors import GroupBroken, UsageError
+from edl.runtime.framework import Group, Pending, Relay
 from edl.runtime.session import Session
 from edl.torch.bucket import Bucket, bucketed
 from edl.torch.micro import Accumulator
@@ -95,6 +96,9 @@ class Reducer:
     def begin_step(self) -> None:
         self.reduced = False
         self.accumulator.begin_step()
+        relay = self.session.relay
+        if relay is not None and relay.hands:
+            self._reserve(relay)
 
     # -- inside backward -------------------------------------------------------------------
 
@@ -137,11 +141,18 @@ class Reducer:
             if not session.counts():
                 return False
             self._weight = session.weight()
-        group = session.group
+        group, relay = session.group, session.relay
         assert group is not None
+        if relay is not None and relay.takes:
+            # A newcomer has nothing to add in its first step; the elders do not wait for it.
+            return True
         with torch.no_grad():
             flat = bucket.fill(self._weight, self.compression)
-        self._work.append(group.all_reduce(flat))
+        try:
+            self._work.append((relay or group).all_reduce(flat))
+        except GroupBroken as error:
+            session.broke(error)
+            return False
         return True
 
     def _on_backward_end(self) -> None:
@@ -166,31 +177,84 @@ class Reducer:
         self.reduced = True
         if self._solo():
             return
-        buckets = self._all()
+        buckets, relay = self._all(), self.session.relay
         for bucket in buckets[self._next :]:
-            self._launch(bucket)
+            if not self._launch(bucket):
+                return
         self._next = len(buckets)
-        for pending in self._work:
-            pending.wait()
-        self._work = []
         with torch.no_grad():
-            tails = [bucket.tail() for bucket in buckets]
-            if any(tail[-1] > 0 for tail in tails):
+            try:
+                counts = self._settled() if relay is None else self._relayed(relay)
+            except GroupBroken as error:
+                self.session.broke(error)
+                return
+            tails = [bucket.tail() for bucket in buckets] if counts else []
+            if not counts or any(tail[-1] > 0 for tail in tails):
                 self.session.void()
                 self._clear()
                 return
             for bucket, tail in zip(buckets, tails, strict=True):
                 bucket.spread(tail)
 
+    def _settled(self) -> bool:
+        for pending in self._work:
+            pending.wait()
+        self._work = []
+        return True
+
+    # -- the first step with newcomers -----------------------------------------------------
+
+    def _relayed(self, relay: Relay) -> bool:
+        """Newcomers get what the elders reduced. False: somebody left the loop in this step."""
+        buckets = self._all()
+        # Everybody's, so that a newcomer too can void the step; and so that newcomers have taken
+        # what an earlier backward of this step gave before it is overwritten.
+        if self._vote(0.0) > 0.0:
+            self._settled()
+            return False
+        if relay.takes:
+            relay.take([bucket.incoming(self.compression) for bucket in buckets])
+        elif relay.hands:
+            self._reserve(relay)
+            # Before backward returns: from then on gradients are the script's to change.
+            relay.hand(self._reduced_rows(buckets))
+        return self._settled()
+
+    def _reduced_rows(self, buckets: list[Bucket]) -> Iterator[torch.Tensor]:
+        for bucket, pending in zip(buckets, self._work, strict=True):
+            pending.wait()
+            yield bucket.row
+
+    def _reserve(self, relay: Relay) -> None:
+        relay.reserve(bucket.size(self.compression) for bucket in self._all())
+
+    def _vote(self, void: float) -> float:
+        group = self.session.group
+        assert group is not None
+        vote = torch.tensor([void])
+        group.all_reduce(vote, "max").wait()
+        return vote.item()
+
     # -- a step that counts for nobody -----------------------------------------------------
 
-    def void_step(self, group: Group) -> None:
+    def abandon(self) -> None:
+        """A peer is lost. What was launched may still write into the buckets: leave them to it."""
+        self._buckets, self._place, self._work = None, {}, []
+        self._next, self.reduced = 0, False
+        for parameter in self._parameters.values():
+            if parameter.grad is not None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def void_step(self, group: Group, relay: Relay | None) -> None:
         """Take part in this step's reduction only to say that it does not count."""
         if group.size == 1:
             return
-        work = [group.all_reduce(bucket.voided(self.compression)) for bucket in self._all()]
-        for pending in work:
-            pending.wait()
+        if relay is None or not relay.takes:
+            among = relay or group
+            self._work = [among.all_reduce(b.voided(self.compression)) for b in self._all()]
+        if relay is not None:
+            self._vote(1.0)
+        self._settled()
 
     def _clear(self) -> None:
         for parameter in self._parameters.values():

@@ -11,7 +11,6 @@ for bit, as of the moment `start_sending` was called.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,8 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from edl.errors import UsageError
-from edl.runtime.clock import now
-from edl.runtime.framework import Group, Transfer
+from edl.runtime.framework import StatePath, Transfer
 from edl.torch.cargo import bytes_of, describe, fits, packed, room_for, unpacked
 from edl.torch.tree import decode, encode, flatten, matched, unflatten
 
@@ -36,29 +34,6 @@ class Holder(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
-
-
-class _Background:
-    """A thread whose error and time are asked for later."""
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self.began = self.ended = now()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:
-            self._error = error
-        self.ended = now()
-
-    def join(self) -> None:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
 
 
 @dataclass(slots=True)
@@ -80,9 +55,11 @@ class State:
 
     # -- sending ---------------------------------------------------------------------------
 
-    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
+    def start_sending(
+        self, group: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
+    ) -> Callable[[], Transfer]:
         """Read what changes during a step now; stream the bytes in the background."""
-        manifest, tensors = self._capture(snapshot)
+        manifest, tensors = self._capture(snapshot, extra, bare=bare)
         versions = [tensor._version for tensor in tensors]
         early = manifest["early"]
         blob = torch.frombuffer(bytearray(encode(manifest)), dtype=torch.uint8)
@@ -94,23 +71,29 @@ class State:
                 for flat in packed(part):
                     group.broadcast_state(flat).wait()
 
-        sending = _Background("edl-send-state", stream)
+        sending = group.beside(stream)
 
         def finish() -> Transfer:
-            sending.join()
+            sending.wait()
             changed = [i for i, t in enumerate(tensors) if t._version != versions[i]]
-            group.broadcast_state(torch.tensor([len(changed)])).wait()
-            if changed:
-                group.broadcast_state(torch.tensor(changed)).wait()
-                for flat in packed([tensors[i] for i in changed]):
-                    group.broadcast_state(flat).wait()
+            # Copies: the model changes as soon as this returns, and newcomers may be behind.
+            copies = [tensors[i].clone() for i in changed]
+            group.beside(lambda: _send_again(group, changed, copies))
             total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
             return Transfer(seconds=sending.ended - sending.began, bytes=total)
 
         return finish
 
-    def _capture(self, snapshot: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    def _capture(
+        self, snapshot: dict[str, Any], extra: Any, *, bare: bool
+    ) -> tuple[dict[str, Any], list[torch.Tensor]]:
         tensors: list[torch.Tensor] = []
+        if bare:
+            more = flatten(extra, "extra", tensors)
+            described = [describe(tensor) for tensor in tensors]
+            return {
+                "snapshot": snapshot, "extra": more, "bare": True, "early": 0, "tensors": described
+            }, tensors  # fmt: skip
         registered = [
             flatten(holder.state_dict(), f"{type(holder).__name__}.state_dict()", tensors)
             for holder in self.registered
@@ -129,6 +112,8 @@ class State:
         ]
         manifest = {
             "snapshot": snapshot,
+            "extra": flatten(extra, "extra", tensors),
+            "bare": False,
             "reduction": self.reduction,
             "models": models,
             "optimizers": optimizers,
@@ -142,7 +127,9 @@ class State:
 
     # -- receiving -------------------------------------------------------------------------
 
-    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+    def start_receiving(
+        self, group: StatePath, *, aside: bool = False
+    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
         """The source's snapshot now; its state once the result has been called."""
         length = torch.zeros(1, dtype=torch.int64)
         group.broadcast_state(length).wait()
@@ -150,35 +137,31 @@ class State:
         group.broadcast_state(blob).wait()
         manifest = decode(blob.numpy().tobytes())
         self._check(manifest)
-        tensors = self._places(manifest)
+        tensors = self._places(manifest, aside=aside)
         early = manifest["early"]
         _land(group, tensors[:early])
-        self._install_early(manifest, tensors)
+        if not aside:
+            self._install_early(manifest, tensors)
 
-        landed: list[float] = []
-
-        def stream() -> None:
-            _land(group, tensors[early:])
-            landed.append(now())
-            count = torch.zeros(1, dtype=torch.int64)
-            group.broadcast_state(count).wait()
-            if count.item():
-                changed = torch.zeros(int(count.item()), dtype=torch.int64)
-                group.broadcast_state(changed).wait()
-                _land(group, [tensors[i] for i in changed.tolist()])
-
-        receiving = _Background("edl-receive-state", stream)
+        receiving = group.beside(lambda: _land(group, tensors[early:]))
 
         def finish() -> Transfer:
-            receiving.join()
-            self._install_late(manifest, tensors)
+            receiving.wait()
+            group.beside(lambda: _land_again(group, tensors)).wait()
+            if not manifest["bare"]:
+                if aside:
+                    self._install_early(manifest, tensors)
+                self._install_late(manifest, tensors)
+            manifest["snapshot"]["extra"] = unflatten(manifest["extra"], tensors)
             total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
             # Up to the last byte: after it the source tells what changed, once it has computed.
-            return Transfer(seconds=landed[0] - receiving.began, bytes=total)
+            return Transfer(seconds=receiving.ended - receiving.began, bytes=total)
 
         return manifest["snapshot"], finish
 
     def _check(self, manifest: dict[str, Any]) -> None:
+        if manifest["bare"]:
+            return
         for name, mine in (
             ("models", len(self.models)),
             ("optimizers", len(self.optimizers)),
@@ -195,10 +178,12 @@ class State:
                 f"{self.reduction}; every worker must call edl.init the same way"
             )
 
-    def _places(self, manifest: dict[str, Any]) -> list[torch.Tensor]:
+    def _places(self, manifest: dict[str, Any], *, aside: bool) -> list[torch.Tensor]:
         """Where each tensor of the manifest goes: the model's own memory, or the optimizer's if
         it has some already, or new memory."""
         places: list[torch.Tensor | None] = [None] * len(manifest["tensors"])
+        if aside:
+            return [room_for(d, None) for d in manifest["tensors"]]
         for index, model in enumerate(self.models):
             mine = module_tensors(model, live=True)
             for key, entry in manifest["models"][index]["pairs"]:
@@ -240,11 +225,29 @@ class State:
             holder.load_state_dict(unflatten(skeleton, tensors))
 
 
-def _land(group: Group, tensors: list[torch.Tensor]) -> None:
+def _land(group: StatePath, tensors: list[torch.Tensor]) -> None:
     """Take these tensors' bytes from the source, straight into place."""
     for flat, landed in unpacked(tensors):
         group.broadcast_state(flat).wait()
         landed()
+
+
+def _send_again(group: StatePath, changed: list[int], copies: list[torch.Tensor]) -> None:
+    """What the script changed behind the stream's back."""
+    group.broadcast_state(torch.tensor([len(changed)])).wait()
+    if changed:
+        group.broadcast_state(torch.tensor(changed)).wait()
+        for flat in packed(copies):
+            group.broadcast_state(flat).wait()
+
+
+def _land_again(group: StatePath, tensors: list[torch.Tensor]) -> None:
+    count = torch.zeros(1, dtype=torch.int64)
+    group.broadcast_state(count).wait()
+    if count.item():
+        changed = torch.zeros(int(count.item()), dtype=torch.int64)
+        group.broadcast_state(changed).wait()
+        _land(group, [tensors[i] for i in changed.tolist()])
 
 
 def module_tensors(model: torch.nn.Module, *, live: bool = False) -> dict[str, torch.Tensor]:

@@ -7,7 +7,6 @@ middle of a message is closed, since nobody could find the next message's beginn
 from __future__ import annotations
 
 import contextlib
-import secrets
 import select
 import socket
 import threading
@@ -19,8 +18,9 @@ from typing import Self
 from edl.errors import PeerError, TimedOut
 from edl.types import Address
 from edl.wire.codec import Codec
-from edl.wire.hello import NONCE_BYTES, Hello
+from edl.wire.hello import Hello
 from edl.wire.stream import MAX_FRAME, FrameReader, dialled_itself, frame, reason, tune
+from edl.wire.tls import SealedHello, Tls, introduce
 
 __all__ = ["Channel"]
 
@@ -39,6 +39,7 @@ class Channel:
         codec: Codec,
         timeout_s: float = 5.0,
         max_frame: int = MAX_FRAME,
+        tls: Tls | None = None,
     ) -> None:
         self.name = str(address)
         self._codec = codec
@@ -49,14 +50,19 @@ class Channel:
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
         self._closed = False
-        hello = Hello("dial", job=job, secret=secret, nonce=secrets.token_bytes(NONCE_BYTES))
+        hello = introduce("dial", job=job, secret=secret, tls=tls)
         self._sock = _connected(address, hello, timeout_s)
+        self._cipher = hello.cipher
+        if hello.rest:
+            self._take(hello.rest, sealed=False)
 
     def send(self, message: object) -> None:
         """Returns when the kernel has all of it. PeerError when closed, or not taken in time."""
-        data = memoryview(frame(self._codec.encode(message), max_frame=self._max_frame))
+        whole = frame(self._codec.encode(message), max_frame=self._max_frame)
         deadline = time.monotonic() + self._timeout_s
         with self._sending:
+            # Sealed here, for records must leave in the order in which they were sealed.
+            data = memoryview(whole if self._cipher is None else self._cipher.seal(whole))
             while data:
                 self._check_open()
                 try:
@@ -109,8 +115,12 @@ class Channel:
         if not chunk:
             self._check_open()
             raise PeerError(f"{self.name} closed the connection")
+        self._take(chunk)
+
+    def _take(self, chunk: bytes, *, sealed: bool = True) -> None:
         try:
-            for payload in self._reader.feed(chunk):
+            plain = self._cipher.open(chunk) if sealed and self._cipher is not None else chunk
+            for payload in self._reader.feed(plain):
                 self._inbox.append(self._codec.decode(payload))
         except PeerError:
             self._shut()
@@ -135,7 +145,7 @@ class Channel:
             self._sock.shutdown(socket.SHUT_RDWR)
 
 
-def _connected(address: Address, hello: Hello, timeout_s: float) -> socket.socket:
+def _connected(address: Address, hello: Hello | SealedHello, timeout_s: float) -> socket.socket:
     deadline = time.monotonic() + timeout_s
     try:
         sock = socket.create_connection((address.host, address.port), timeout_s)
@@ -156,7 +166,7 @@ def _connected(address: Address, hello: Hello, timeout_s: float) -> socket.socke
     return sock
 
 
-def _greet(sock: socket.socket, hello: Hello, deadline: float) -> None:
+def _greet(sock: socket.socket, hello: Hello | SealedHello, deadline: float) -> None:
     sock.sendall(hello.greeting)
     while not hello.done:
         left = deadline - time.monotonic()
@@ -166,4 +176,8 @@ def _greet(sock: socket.socket, hello: Hello, deadline: float) -> None:
         chunk = sock.recv(hello.wanted)
         if not chunk:
             raise ConnectionError("the other side closed the connection")
-        sock.sendall(hello.feed(chunk))
+        try:
+            sock.sendall(hello.feed(chunk))
+        except PeerError:
+            sock.sendall(hello.last_words)
+            raise

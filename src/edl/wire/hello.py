@@ -2,8 +2,8 @@
 
 Pure: bytes in, bytes out; the nonce is given. Both sides send a greeting of fixed size at once, and
 on the other's greeting a proof: HMAC-SHA256 over magic, version, the prover's role, both nonces and
-the job. The role is in the proof so that an echo of our own bytes proves nothing, and the nonces so
-that an old recording proves nothing.
+the job, and inside TLS over both certificates. The role is in the proof so that an echo of our own
+bytes proves nothing, and the nonces so that an old recording proves nothing.
 
 Holds: a reader that never takes more than `wanted` bytes off the socket has read nothing but
 greeting and proof when `done` turns true, at most `HELLO_BYTES` in all.
@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from typing import Literal
+from typing import ClassVar, Literal
 
-from edl.errors import PeerError, UsageError, WrongSecret
+from edl.errors import PeerError, UsageError, WrongCertificate, WrongSecret
 from edl.wire.codec import PROTOCOL_VERSION
 
 __all__ = ["HELLO_BYTES", "NONCE_BYTES", "Hello", "Role", "check_secret"]
@@ -24,6 +24,11 @@ __all__ = ["HELLO_BYTES", "NONCE_BYTES", "Hello", "Role", "check_secret"]
 Role = Literal["dial", "listen"]
 
 MAGIC = b"EDL-wire"
+# Begins the text of a proof inside TLS, so that no proof of one kind is ever one of the other.
+MAGIC_TLS = b"EDL-tls1"
+BINDING_BYTES = 32
+# How a TLS record begins: an alert, and a handshake.
+TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 NONCE_BYTES = 32
 PROOF_BYTES = hashlib.sha256().digest_size
 # The job travels as a digest: nothing to parse, and still a clear message when it differs.
@@ -34,6 +39,11 @@ HELLO_BYTES = GREETING.size + PROOF_BYTES
 
 class Hello:
     """One side of one handshake. Send `greeting`, then what `feed` returns, until `done`."""
+
+    # What `SealedHello` may have and this one never has.
+    cipher: ClassVar[None] = None
+    rest: ClassVar[bytes] = b""
+    last_words: ClassVar[bytes] = b""
 
     def __init__(
         self,
@@ -51,6 +61,7 @@ class Hello:
         self._secret = secret
         self._nonce = nonce
         self._version = version
+        self._binding = b""
         self._peer_nonce: bytes | None = None
         self._buffer = bytearray()
         self.done = False
@@ -63,6 +74,11 @@ class Hello:
             return 0
         whole = GREETING.size if self._peer_nonce is None else PROOF_BYTES
         return whole - len(self._buffer)
+
+    def bind(self, binding: bytes) -> None:
+        """The channel that the proofs are to hold for, and no other; before the first `feed`."""
+        assert len(binding) == BINDING_BYTES
+        self._binding = binding
 
     def feed(self, data: bytes) -> bytes:
         """Take what arrived; return what must be sent now. Raises PeerError or WrongSecret."""
@@ -77,6 +93,11 @@ class Hello:
 
     def _on_greeting(self) -> bytes:
         # A stranger is recognised by its first bytes, without waiting for a whole greeting.
+        if self._buffer.startswith(TLS_RECORDS):
+            raise WrongCertificate(
+                "the other side speaks TLS and this side does not; set EDL_TLS_CERT, EDL_TLS_KEY "
+                "and EDL_TLS_CA on both or on neither"
+            )
         if not MAGIC.startswith(self._buffer[: len(MAGIC)]):
             raise PeerError("the other side does not speak EDL's protocol (wrong magic)")
         if len(self._buffer) < GREETING.size:
@@ -108,10 +129,11 @@ class Hello:
         # Every part but the last has a fixed size, so no two inputs make the same text.
         text = b"".join(
             (
-                MAGIC,
+                MAGIC_TLS if self._binding else MAGIC,
                 struct.pack(">H6s", self._version, role.encode()),
                 dial,
                 listen,
+                self._binding,
                 self._job.encode(),
             )
         )

@@ -10,33 +10,30 @@ else; each connection that was opened or dialled gets exactly one `on_closed`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import logging
-import secrets
 import socket
-import time
 from collections.abc import Callable
 from functools import partial
 
-from edl.errors import PeerError, WrongSecret
+from edl.errors import PeerError
 from edl.types import Address
 from edl.wire.codec import Codec
 from edl.wire.door import Door
-from edl.wire.hello import NONCE_BYTES, Hello, Role, check_secret
+from edl.wire.hello import Hello, Role, check_secret
 from edl.wire.linger import Linger
 from edl.wire.loop import READ, WRITE, Loop
 from edl.wire.peer import Peer
+from edl.wire.strangers import Strangers
 from edl.wire.stream import MAX_FRAME, dialled_itself, dialling, frame, reason
+from edl.wire.tls import SealedHello, Tls, introduce
 
 __all__ = ["Hub", "Peer"]
-
-log = logging.getLogger("edl.wire")
 
 SCRATCH_BYTES = 256 * 1024
 CLOSE_S = 2.0
 # After our last byte: long enough for the other side to close too, short enough for a stop.
 STOP_LINGER_S = 0.25
-MAX_STRANGERS = 256
 
 
 class Hub:
@@ -57,6 +54,7 @@ class Hub:
         max_frame: int = MAX_FRAME,
         hello_timeout_s: float = 5.0,
         on_error: Callable[[BaseException], None] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         check_secret(secret)
         self._loop = Loop(name=name, on_error=on_error, on_tick=on_tick, tick_s=tick_s)
@@ -68,12 +66,10 @@ class Hub:
         self._on_open = on_open
         self._on_closed = on_closed
         self._max_frame = max_frame
-        self._hello_timeout_s = hello_timeout_s
+        self._tls = tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._peers: dict[Peer, None] = {}
-        # In the order of their deadlines, since all have the same time.
-        self._unproven: dict[Peer, None] = {}
-        self._timing = False
+        self._strangers = Strangers(self._loop, timeout_s=hello_timeout_s, drop=self._drop)
         self._linger = Linger(self._loop, self._end_if_empty)
         self._stopping = False
 
@@ -132,6 +128,12 @@ class Hub:
         if not peer.open:
             peer.early.append(data)
             return
+        if peer.cipher is not None:
+            try:
+                data = peer.cipher.seal(data)
+            except PeerError as error:
+                self._on_broken(peer, error)
+                return
         if peer.raw:
             peer.raw.append(memoryview(data))
         else:
@@ -173,15 +175,9 @@ class Hub:
         peer = self._new_peer(sock, name=name, role="listen", tag=None)
         self._await_proof(peer, READ)
         self._greet(peer)
-        if len(self._unproven) > MAX_STRANGERS:
-            strangers = [each for each in self._unproven if each.inbound]
-            # The oldest goes: an honest caller proves itself in a moment, a dishonest one waits.
-            if len(strangers) > MAX_STRANGERS:
-                self._drop(strangers[0], "too many connections without a proof")
 
     def _new_peer(self, sock: socket.socket | None, *, name: str, role: Role, tag: object) -> Peer:
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        hello = Hello(role, job=self._job, secret=self._secret, nonce=nonce)
+        hello = introduce(role, job=self._job, secret=self._secret, tls=self._tls)
         inbound = role == "listen"
         peer = Peer(
             sock, name=name, tag=tag, inbound=inbound, hello=hello, max_frame=self._max_frame
@@ -191,25 +187,9 @@ class Hub:
 
     def _await_proof(self, peer: Peer, events: int) -> None:
         assert peer.sock is not None
-        peer.deadline = time.monotonic() + self._hello_timeout_s
-        self._unproven[peer] = None
-        if not self._timing:
-            # One timer for all of them: a flood of callers must not fill the heap.
-            self._timing = True
-            self._loop.call_later(self._hello_timeout_s, self._drop_overdue)
         peer.interest = events
         self._loop.register(peer.sock, events, partial(self._on_ready, peer))
-
-    def _drop_overdue(self) -> None:
-        self._timing = False
-        now = time.monotonic()
-        for peer in list(self._unproven):
-            if peer.deadline > now:
-                self._timing = True
-                self._loop.call_later(peer.deadline - now, self._drop_overdue)
-                return
-            what = "connect" if peer.connecting else "handshake"
-            self._drop(peer, f"no {what} with {peer.name} within {self._hello_timeout_s} s")
+        self._strangers.add(peer)
 
     def _greet(self, peer: Peer) -> None:
         assert peer.hello is not None
@@ -226,9 +206,10 @@ class Hub:
         peer.connecting = False
         self._greet(peer)
 
-    def _on_hello_bytes(self, peer: Peer, hello: Hello) -> None:
+    def _on_hello_bytes(self, peer: Peer, hello: Hello | SealedHello) -> bytes:
+        """What came after the handshake; only inside TLS can there be anything."""
         assert peer.sock is not None
-        # Nothing beyond the handshake is even read before the proof.
+        # Without TLS nothing beyond the handshake is even read before the proof.
         data = peer.sock.recv(hello.wanted)
         if not data:
             raise PeerError(f"{peer.name} closed the connection in the handshake")
@@ -237,12 +218,15 @@ class Hub:
             peer.raw.append(memoryview(answer))
             self._write_early(peer)
         if hello.done:
+            peer.cipher = hello.cipher
             self._on_proven(peer)
+        return b"" if peer.gone else hello.rest
 
     def _on_proven(self, peer: Peer) -> None:
         peer.hello = None
-        self._unproven.pop(peer, None)
-        peer.raw.extend(memoryview(data) for data in peer.early)
+        self._strangers.remove(peer)
+        seal = bytes if peer.cipher is None else peer.cipher.seal
+        peer.raw.extend(memoryview(seal(data)) for data in peer.early)
         peer.early.clear()
         if peer.closing:
             self._on_writable(peer)
@@ -269,13 +253,22 @@ class Hub:
         except BlockingIOError:
             return
         except (OSError, PeerError) as error:
-            if isinstance(error, WrongSecret):
-                log.warning("wire.refused peer=%s why=%r", peer.name, str(error))
-            self._drop(peer, reason(error))
+            self._fail(peer, error)
         except Exception:
             # A bug of ours: without this the same event would come again and again.
             self._drop(peer, "an internal error, see the log")
             raise
+
+    def _fail(self, peer: Peer, error: OSError | PeerError) -> None:
+        if peer.hello is None:
+            self._drop(peer, reason(error))
+            return
+        if peer.hello.last_words and not peer.broken:
+            peer.raw.append(memoryview(peer.hello.last_words))
+            # A courtesy: it may be gone already.
+            with contextlib.suppress(OSError):
+                peer.write()
+        self._strangers.refuse(peer, reason(error), error)
 
     def _on_writable(self, peer: Peer) -> None:
         if peer.gone or peer.broken:
@@ -312,7 +305,7 @@ class Hub:
             return
         self._watch_for(peer, READ | WRITE if peer.raw else READ)
 
-    def _on_broken(self, peer: Peer, error: OSError) -> None:
+    def _on_broken(self, peer: Peer, error: OSError | PeerError) -> None:
         peer.broken = True
         peer.raw.clear()
         self._watch_for(peer, READ)
@@ -332,15 +325,18 @@ class Hub:
     def _on_readable(self, peer: Peer) -> None:
         assert peer.sock is not None
         if peer.hello is not None:
-            self._on_hello_bytes(peer, peer.hello)
+            data: bytes | memoryview = self._on_hello_bytes(peer, peer.hello)
+        else:
+            count = peer.sock.recv_into(self._scratch)
+            if not count:
+                cut = " in the middle of a message" if peer.reader.inside else ""
+                raise PeerError(f"{peer.name} closed the connection{cut}")
+            data = self._scratch[:count]
+            if peer.cipher is not None:
+                data = peer.cipher.open(data)
+        if peer.closing or not data:
             return
-        count = peer.sock.recv_into(self._scratch)
-        if not count:
-            cut = " in the middle of a message" if peer.reader.inside else ""
-            raise PeerError(f"{peer.name} closed the connection{cut}")
-        if peer.closing:
-            return
-        for payload in peer.reader.feed(self._scratch[:count]):
+        for payload in peer.reader.feed(data):
             message = self._codec.decode(payload)
             try:
                 self._on_message(peer, message)
@@ -385,7 +381,7 @@ class Hub:
         peer.raw.clear()
         peer.early.clear()
         self._peers.pop(peer, None)
-        self._unproven.pop(peer, None)
+        self._strangers.remove(peer)
         if peer.sock is not None:
             self._loop.unregister(peer.sock)
             peer.sock.close()

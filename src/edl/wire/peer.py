@@ -13,6 +13,7 @@ from itertools import islice
 
 from edl.wire.hello import Hello
 from edl.wire.stream import FrameReader
+from edl.wire.tls import Cipher, SealedHello
 
 __all__ = ["Peer"]
 
@@ -25,6 +26,7 @@ class Peer:
 
     __slots__ = (
         "broken",
+        "cipher",
         "closing",
         "connecting",
         "deadline",
@@ -49,7 +51,7 @@ class Peer:
         name: str,
         tag: object,
         inbound: bool,
-        hello: Hello,
+        hello: Hello | SealedHello,
         max_frame: int,
     ) -> None:
         self.name = name
@@ -58,7 +60,9 @@ class Peer:
         self.sock = sock
         self.inbound = inbound
         self.connecting = not inbound
-        self.hello: Hello | None = hello
+        self.hello: Hello | SealedHello | None = hello
+        # Between `reader` or the frames to send and the socket; None without TLS.
+        self.cipher: Cipher | None = None
         self.reader = FrameReader(max_frame)
         self.raw: deque[memoryview] = deque()
         self.early: list[bytes] = []

@@ -1,0 +1,216 @@
+"""Workers come to the leader: founders, newcomers, and members it was not connected to.
+
+Owns: the founding, and newcomers whose request this leader has not heard of yet. Holds: nobody is
+let in who is not expected, and whoever lost its connection hears again what it may have missed.
+"""
+
+from __future__ import annotations
+
+from edl.config import Settings
+from edl.protocol import messages as m
+from edl.protocol.adjustment import Phase
+from edl.protocol.conductor import Conductor
+from edl.protocol.effects import Dismiss, Effect, Send
+from edl.protocol.founding import Founding
+from edl.protocol.recovery import Recovery
+from edl.protocol.topology import Generation
+from edl.protocol.voice import Voice
+from edl.types import WorkerId
+
+__all__ = ["Arrivals"]
+
+
+class Arrivals:
+    """Who may come in."""
+
+    def __init__(
+        self,
+        *,
+        me: WorkerId,
+        settings: Settings,
+        founding: Founding,
+        conductor: Conductor,
+        recovery: Recovery,
+        voice: Voice,
+    ) -> None:
+        self.me = me
+        self.settings = settings
+        self.founding = founding
+        self.conductor = conductor
+        self.recovery = recovery
+        self.voice = voice
+        self.waits = False  # took over without a word: requests may be asked again
+        self._parked: dict[WorkerId, tuple[int, m.Register, float]] = {}
+        self._readied: dict[WorkerId, m.Ready] = {}
+        self._gather_by: float | None = None
+
+    # -- a new worker ----------------------------------------------------------------------
+
+    def on_register(self, peer: int, message: m.Register, now: float) -> list[Effect]:
+        worker, adjustment = message.member.worker, self.conductor.adjustment
+        generation, first = self.conductor.generation, self.founding.generation
+        if generation is None and not message.request_id:
+            self.voice.peers[worker] = peer
+            self.founding.on_registered(message.member)
+            told = self.voice.tell("worker.registered", worker=worker, pid=message.member.pid)
+            return [*told, *(self.voice.brief(worker, first, self.founding.keys) if first else [])]
+        if generation is not None and self._returns(message):
+            return self._back(peer, message, generation, now)
+        if not self._expects(message):
+            return self._unexpected(peer, message, now)
+        assert adjustment is not None
+        self.voice.peers[worker] = peer
+        self.conductor.last_number = max(self.conductor.last_number, message.last)
+        adjustment.on_registered(message.member, process_start_s=message.process_start_s, now=now)
+        told = self.voice.tell(
+            "worker.registered", message.request_id, worker=worker, pid=message.member.pid
+        )
+        return [*told, *self.conductor.when_gathered(now)]
+
+    def on_ready(self, message: m.Ready, now: float) -> list[Effect]:
+        if self.conductor.generation is None and message.worker in self.founding.arrived:
+            first = self.founding.on_ready(message.worker, number=1)
+            if first is None:
+                return []
+            self.conductor.last_number = first.number
+            return self.voice.to(first.workers(), m.Prepare(generation=first))
+        if message.worker in self._parked:
+            self._readied[message.worker] = message
+            return []
+        adjustment = self.conductor.adjustment
+        if adjustment is None or message.request_id != adjustment.request_id:
+            return []
+        adjustment.on_ready(message.worker, context_s=message.context_s)
+        told = self.voice.tell(
+            "worker.ready",
+            message.request_id,
+            worker=message.worker,
+            context_s=message.context_s,
+        )
+        return [*told, *self.conductor.when_gathered(now)]
+
+    def _returns(self, message: m.Register) -> bool:
+        """It was here before, lost its connection, and does not know yet that it has entered."""
+        adjustment, generation = self.conductor.adjustment, self.conductor.generation
+        worker = message.member.worker
+        if generation is not None and worker in generation:
+            return True
+        here = adjustment is not None and adjustment.request_id == message.request_id
+        return here and adjustment is not None and worker in adjustment.arrived
+
+    def _back(
+        self, peer: int, message: m.Register, generation: Generation, now: float
+    ) -> list[Effect]:
+        worker = message.member.worker
+        self.voice.peers[worker] = peer
+        effects = self.recovery.use_higher(message.last, now)
+        if worker in generation:
+            effects += self.recovery.on_heard(worker, now)
+        joins = worker in generation.newcomers and not generation.founding
+        if joins and self.recovery.busy and worker not in self.conductor.strangers():
+            # Recorded, but without a step: no survivor, and so is nobody who came with it.
+            self.conductor.turn_away(generation.newcomers)
+            return [*effects, *self.recovery.begin(now)]
+        word = m.Founded(generation=generation.number)
+        began = generation.founding and worker in generation and not self.recovery.busy
+        return [
+            *effects,
+            *(self.voice.to([worker], word) if began else []),
+            *self.recovery.catch_up(worker, 0),
+            *self.conductor.catch_up(worker),
+        ]
+
+    def _expects(self, message: m.Register) -> bool:
+        adjustment = self.conductor.adjustment
+        return (
+            adjustment is not None
+            and message.request_id == adjustment.request_id
+            and message.member.worker in adjustment.expected
+            and adjustment.phase is Phase.GATHERING
+        )
+
+    # -- newcomers whose request is not known (any more) -------------------------------------
+
+    def _unexpected(self, peer: int, message: m.Register, now: float) -> list[Effect]:
+        known = self.voice.requests.answered(message.request_id) is not None
+        if self.waits and not known and not self.conductor.over:
+            # The leader that expected it is gone; its requester will ask this one.
+            worker = message.member.worker
+            self._parked[worker] = (peer, message, now + self.settings.register_timeout_s)
+            return []
+        return [self._turn_away(peer, message)]
+
+    def _turn_away(self, peer: int, message: m.Register) -> Effect:
+        worker = message.member.worker
+        reason = (
+            "the job is over" if self.conductor.over else f"{worker} is not expected (any more)"
+        )
+        answer = m.Rejected(
+            request_id=message.request_id, reason=reason, finished=self.conductor.over
+        )
+        return Send(peer=peer, message=answer)
+
+    def on_opened(self, now: float) -> list[Effect]:
+        """An adjustment has begun: those of its newcomers that wait already come in."""
+        effects: list[Effect] = []
+        adjustment = self.conductor.adjustment
+        for worker in sorted(adjustment.expected if adjustment else ()):
+            if worker in self._parked:
+                peer, message, _ = self._parked.pop(worker)
+                effects += self.on_register(peer, message, now)
+                ready = self._readied.pop(worker, None)
+                effects += self.on_ready(ready, now) if ready is not None else []
+        return effects
+
+    def on_closed(self, peer: int) -> None:
+        self._parked = {w: kept for w, kept in self._parked.items() if kept[0] != peer}
+
+    def on_tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for worker, (peer, message, until) in list(self._parked.items()):
+            if now >= until or self.conductor.over:
+                del self._parked[worker]
+                effects.append(self._turn_away(peer, message))
+        if self.conductor.generation is None and not self.conductor.over:
+            effects += self._await_founders(now)
+        return effects
+
+    # -- founders --------------------------------------------------------------------------
+
+    def _await_founders(self, now: float) -> list[Effect]:
+        here = [worker for worker in self.founding.arrived if worker in self.voice.peers]
+        if len(here) >= self.founding.founders or self._gather_by is None:
+            self._gather_by = now + self.settings.patience_s
+            return []
+        if now < self._gather_by:
+            return []
+        limit = self.settings.patience_s
+        many = self.founding.founders
+        return self.give_up(f"{len(here)} of {many} workers are here after {limit:g} s")
+
+    def give_up(self, why: str) -> list[Effect]:
+        """There is no job yet to go back to: whoever started it must hear of it."""
+        word = m.Rejected(request_id="", reason=why, finished=False)
+        others = [worker for worker in self.founding.arrived if worker != self.me]
+        return [*self.voice.to(others, word), Dismiss(why=why, failed=True)]
+
+    # -- a member --------------------------------------------------------------------------
+
+    def on_hail(self, peer: int, message: m.Hail, now: float) -> list[Effect]:
+        """A worker of the job that this leader had no connection to."""
+        worker, generation = message.worker, self.conductor.generation
+        adjustment = self.conductor.adjustment
+        known = generation is not None and worker in generation
+        touched = adjustment is not None and worker in adjustment.touched()
+        if generation is not None and not known and not touched and not self.conductor.over:
+            why = "the job went on without this worker, which it had lost"
+            return [Send(peer=peer, message=m.Out(generation=generation.number, why=why))]
+        self.voice.peers[worker] = peer
+        effects = self.recovery.use_higher(message.last, now)
+        if known:
+            effects += self.recovery.on_heard(worker, now)
+        return [
+            *effects,
+            *self.recovery.catch_up(worker, message.generation),
+            *self.conductor.catch_up(worker),
+        ]

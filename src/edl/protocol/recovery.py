@@ -1,0 +1,288 @@
+"""After a forced exit: what is left of a generation becomes the next one.
+
+Owns: who is lost, and the generation that is being made of the rest. It is made like any other,
+beside whatever the scripts do: built in the background, recorded by compare-and-swap, and only
+then begun. How far each survivor is they compare among themselves, in-band, when they enter it
+(see `position.py`). Holds: a failure kills the generation it is about and every later one, prepared
+or entered; the base is always the last recorded generation; while the store has a record in hand
+nothing new is drawn; and whoever is counted as lost is told so only once that is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from edl.protocol import messages as m
+from edl.protocol.conductor import Conductor
+from edl.protocol.effects import Dismiss, Effect
+from edl.protocol.topology import Generation, draw_again
+from edl.protocol.voice import Voice
+from edl.types import WorkerId
+
+__all__ = ["Recovery", "Stage"]
+
+# A broken collective is the first sign of a death; which one it was is known a moment later.
+SETTLE_S = 0.2
+# Between two attempts to build what is left: the reason may need a moment to show.
+AGAIN_S = 0.2
+
+
+class Stage(Enum):
+    """Where a recovery stands."""
+
+    IDLE = "nothing is wrong"
+    SETTLING = "finding out who is lost"
+    STORE = "waiting for the store's word on a generation"
+    BUILDING = "building the group of the survivors"
+    RECORDING = "recording the survivors' generation"
+    RESUMING = "survivors take up training"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A member without a connection. `parted`: it had one, and it closed."""
+
+    why: str
+    since: float
+    parted: bool
+
+
+class Recovery:
+    """Everything a leader does about lost workers."""
+
+    def __init__(self, *, me: WorkerId, conductor: Conductor, voice: Voice) -> None:
+        self.me = me
+        self.conductor = conductor
+        self.voice = voice
+        self.stage = Stage.IDLE
+        self.lost: dict[WorkerId, str] = {}
+        self.departed: set[WorkerId] = set()  # went in good order; nobody waits for them
+        self.target: Generation | None = None
+        self.keys: dict[str, m.RendezvousKey] = {}
+        self._suspects: dict[WorkerId, Suspect] = {}
+        self._ended: set[WorkerId] = set()  # by the launcher's word: they do not come back
+        self._stuck: dict[WorkerId, m.Stuck] = {}
+        self._waiting: set[WorkerId] = set()
+        self._missing: list[WorkerId] = []  # lost in the present recovery
+        self._began = 0.0
+        self._due = 0.0
+
+    @property
+    def active(self) -> bool:
+        return self.stage is not Stage.IDLE
+
+    @property
+    def busy(self) -> bool:
+        """Whether a generation is being made, so that no adjustment can begin."""
+        return self.stage not in (Stage.IDLE, Stage.RESUMING)
+
+    # -- something is wrong ----------------------------------------------------------------
+
+    def on_lost(
+        self, worker: WorkerId, why: str, now: float, *, ended: bool = False
+    ) -> list[Effect]:
+        """A member of the last recorded generation is gone for good."""
+        if ended:
+            self._ended.add(worker)
+        if worker in self.lost or worker in self.departed:
+            return []
+        self.lost[worker] = why
+        self._missing.append(worker)
+        self._suspects.pop(worker, None)
+        self.voice.peers.pop(worker, None)
+        told = self.voice.tell("worker.lost", worker=worker, why=why)
+        return [*told, *self.begin(now)]
+
+    def on_closed(self, worker: WorkerId, why: str, now: float) -> list[Effect]:
+        """A member's connection closed: it may come back, unless training shows otherwise."""
+        if self.stage is Stage.SETTLING:
+            return self.on_lost(worker, why, now)
+        self._suspects[worker] = Suspect(why, now, parted=True)
+        return []
+
+    def expect(self, workers: Iterable[WorkerId], now: float) -> None:
+        """A new leader counts on these: whoever does not come to it in time is lost."""
+        for worker in workers:
+            if worker != self.me and worker not in self.voice.peers and worker not in self.lost:
+                why = "it has not come to the new leader"
+                self._suspects[worker] = Suspect(why, now, parted=False)
+
+    def on_heard(self, worker: WorkerId, now: float) -> list[Effect]:
+        """A member is (again) connected. One that was given up too early is taken back."""
+        self._suspects.pop(worker, None)
+        undecided = self.stage in (Stage.SETTLING, Stage.BUILDING)
+        if worker not in self.lost or worker in self._ended or not undecided:
+            return []
+        del self.lost[worker]
+        self._missing.remove(worker)
+        return [*self.voice.tell("worker.returned", worker=worker), *self.begin(now)]
+
+    def on_stuck(self, message: m.Stuck, now: float) -> list[Effect]:
+        """Somebody's collectives broke. If nobody turns out to be lost, the same go on."""
+        self._stuck[message.worker] = message
+        if self._is_stale(message):
+            return []
+        if not self.active:
+            self._began, self._missing = now, []
+        self.stage, self._due = Stage.SETTLING, now + SETTLE_S
+        told = self.voice.tell("training.broke", worker=message.worker, why=message.why)
+        parted = [(w, s) for w, s in self._suspects.items() if s.parted]
+        for worker, suspect in parted:
+            told += self.on_lost(worker, suspect.why, now)
+        return told
+
+    def keep(self, message: m.Stuck) -> None:
+        """No failure yet; see `on_switch_happened`."""
+        self._stuck[message.worker] = message
+
+    def _is_stale(self, message: m.Stuck) -> bool:
+        generation = self.conductor.generation
+        if generation is None or message.worker in self.lost:
+            return True
+        if self.busy:
+            return True
+        if message.generation >= generation.number:
+            return False
+        # It broke in the generation before, and will never come to the switch by itself.
+        return not self.conductor.awaits(message.worker)
+
+    def on_switch_happened(self, now: float) -> list[Effect]:
+        """What was no failure before the switch may be one after it."""
+        for message in list(self._stuck.values()):
+            if self.conductor.awaits(message.worker) and not self._is_stale(message):
+                return self.on_stuck(message, now)
+        return []
+
+    def begin(self, now: float) -> list[Effect]:
+        """Make the next generation of whoever is left of the last recorded one."""
+        conductor = self.conductor
+        if not self.active:
+            self._began = now
+        if conductor.asked is not None:
+            # Whether that generation exists is for the store to say.
+            self.stage = Stage.STORE
+            return []
+        effects = conductor.on_failure(now)
+        base = conductor.generation
+        assert base is not None
+        gone = self.lost.keys() | self.departed | conductor.strangers()
+        if self.me not in base:
+            # It only waits for its successor. If that one is gone, the key must be free.
+            self.stage = Stage.IDLE
+            free = Dismiss(why=f"its successor {base.leader} is lost", failed=False)
+            return [*effects, free] if base.leader in gone else effects
+        left = [w for w in base.workers() if w not in gone]
+        why = "; ".join(f"{w} is lost: {self.lost[w]}" for w in self._missing)
+        fell = m.Fell(generation=conductor.last_number, why=why or "collectives broke")
+        effects += self.voice.to(self.voice.peers, fell)
+        conductor.last_number += 1
+        self.target = draw_again(
+            base,
+            number=conductor.last_number,
+            dead=gone,
+            leader=self.me,
+            token=conductor.token,
+        )
+        self.stage, self.keys, self._waiting = Stage.BUILDING, {}, set(left)
+        self._due = now + conductor.settings.build_timeout_s
+        told = self.voice.tell("recovery.building", target=self.target.number, workers=len(left))
+        return [*effects, *self.voice.to(left, m.Prepare(generation=self.target)), *told]
+
+    def use_higher(self, last: int, now: float) -> list[Effect]:
+        """A member has heard of higher numbers, from a leader that we have heard nothing of."""
+        if last <= self.conductor.last_number:
+            return []
+        self.conductor.last_number = last
+        return self.begin(now) if self.stage is Stage.BUILDING else []
+
+    # -- the survivors' generation ---------------------------------------------------------
+
+    def makes(self, number: int) -> bool:
+        return self.target is not None and self.target.number == number and self.active
+
+    def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
+        assert self.target is not None
+        return self.voice.relay(message, self.keys, self.target)
+
+    def on_group_built(self, message: m.GroupBuilt) -> list[Effect]:
+        if self.stage is not Stage.BUILDING or self.target is None:
+            return []
+        self._waiting.discard(message.worker)
+        if self._waiting:
+            return []
+        self.stage = Stage.RECORDING
+        return [self.conductor.record(self.target)]
+
+    def on_group_failed(self, message: m.GroupFailed, now: float) -> list[Effect]:
+        if self.stage is not Stage.BUILDING:
+            return []
+        self.stage, self._due = Stage.SETTLING, now + AGAIN_S
+        return self.voice.tell("recovery.again", worker=message.worker, why=message.why)
+
+    def on_recorded(self, target: Generation, now: float) -> list[Effect]:
+        """The store has recorded something: the survivors' generation, or one in its way."""
+        again = self.stage is Stage.STORE
+        effects: list[Effect] = []
+        if target.mended and self.target is not None and target.number == self.target.number:
+            effects += self._resume(target, now)
+        return [*effects, *self.begin(now)] if again else effects
+
+    def _resume(self, target: Generation, now: float) -> list[Effect]:
+        effects = self.conductor.on_mended(target, now)
+        self.stage, self._waiting = Stage.RESUMING, set(target.workers())
+        self._stuck.clear()
+        why = "the job went on without this worker"
+        out = m.Out(generation=target.number, why=why)
+        strangers = [w for w in self.voice.peers if w not in target]
+        effects += self.voice.to(strangers, out)
+        for worker in strangers:
+            del self.voice.peers[worker]
+        word = m.Founded(generation=target.number)
+        return [*effects, *self.voice.to(target.workers(), word), self.conductor.word()]
+
+    def on_switched(self, message: m.Switched, now: float) -> list[Effect]:
+        """A survivor has committed a step in the new generation."""
+        if self.stage is not Stage.RESUMING or not self.makes(message.generation):
+            return []
+        self._waiting.discard(message.worker)
+        if self._waiting:
+            return []
+        assert self.target is not None
+        self.stage = Stage.IDLE
+        lost, self._missing = ",".join(self._missing), []
+        return self.voice.tell(
+            "job.recovered",
+            workers=self.target.size,
+            lost=lost,
+            seconds=round(now - self._began, 3),
+        )
+
+    def catch_up(self, worker: WorkerId, here: int) -> list[Effect]:
+        """What a worker that was away may have missed; `here` is the generation it is in."""
+        target = self.target
+        if target is None or worker not in target or here >= target.number or not self.active:
+            return []
+        fell = m.Fell(generation=target.number - 1, why="a worker is lost")
+        effects = self.voice.to([worker], fell)
+        if self.stage in (Stage.BUILDING, Stage.RECORDING, Stage.RESUMING):
+            effects += self.voice.brief(worker, target, self.keys)
+        if self.stage is Stage.RESUMING:
+            effects += self.voice.to([worker], m.Founded(generation=target.number))
+        return effects
+
+    def on_tick(self, now: float) -> list[Effect]:
+        reconnect_s = self.conductor.settings.reconnect_s
+        generation = self.conductor.generation
+        effects: list[Effect] = []
+        for worker, suspect in list(self._suspects.items()):
+            if now - suspect.since >= reconnect_s:
+                del self._suspects[worker]
+                if generation is not None and worker in generation:
+                    effects += self.on_lost(worker, suspect.why, now)
+        if effects:
+            return effects
+        if self.stage in (Stage.SETTLING, Stage.BUILDING) and now >= self._due:
+            return self.begin(now)
+        return []

@@ -1,0 +1,79 @@
+"""A worker's place in the job by the store's word.
+
+Owns: the last recorded generation as this worker knows it, and whether the job is over. Holds: one
+job never becomes two, since whoever is absent from the last recorded generation leads nobody and
+goes; a leaver first puts in its last step, and a newcomer is not in any generation yet.
+"""
+
+from __future__ import annotations
+
+from edl.protocol.effects import Effect
+from edl.protocol.recorded import Recorded, read_recorded
+from edl.protocol.topology import Generation
+from edl.protocol.worker import State, Worker
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """What the store has said so far, and what it means for one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.recorded: tuple[Recorded, int] | None = None
+        self.ended = ""  # how the job ended; empty while it runs
+        self._alone_since: float | None = None
+
+    def take_note(self, value: bytes, revision: int) -> bool:
+        """Notifications and answers come on different ways: the later revision is the truth."""
+        if self.recorded is not None and revision <= self.recorded[1]:
+            return False
+        self.recorded = (read_recorded(value), revision)
+        return True
+
+    def is_eligible(self) -> bool:
+        """Whoever is absent from the last recorded generation leads nobody."""
+        return self.recorded is None or self.worker.me.worker in self.recorded[0].generation
+
+    def base(self) -> tuple[Recorded, int]:
+        """What a new leader builds on, and its revision; unknown ones show when it records."""
+        if self.recorded is not None:
+            return self.recorded
+        assert self.worker.generation is not None
+        return Recorded(generation=self.worker.generation, deeds=()), 0
+
+    def has_entered(self, generation: Generation) -> bool:
+        here = self.worker.generation
+        return here is not None and here.number >= generation.number
+
+    def leave_if_out(self) -> list[Effect]:
+        """Whoever is absent from the last recorded generation exits; a leaver after its step."""
+        worker = self.worker
+        if self.is_eligible() or self.recorded is None or worker.state is State.LEAVING:
+            return []
+        last, here = self.recorded[0].generation, worker.generation
+        if here is None:
+            known = any(number <= last.number for number in worker.prepared)
+            return worker.out("the adjustment was undone") if known else []
+        planned = not last.mended and worker.left_out_of(last.number)
+        if last.number <= here.number or (planned and not worker.stuck):
+            return []
+        return worker.out("the job went on without this worker")
+
+    def leave_if_over(self) -> list[Effect]:
+        """The job is over: whoever waits for others waits in vain."""
+        if not self.ended:
+            return []
+        return self.worker.dismiss(self.ended, failed=False, over=True)
+
+    def despair(self, now: float, *, after_s: float) -> list[Effect]:
+        """A newcomer cannot lead. If nobody does for long, nobody is left who could."""
+        worker = self.worker
+        if not worker.request_id or worker.generation is not None or worker.linked:
+            self._alone_since = None
+            return []
+        if self._alone_since is None:
+            self._alone_since = now
+        if now - self._alone_since < after_s:
+            return []
+        return worker.dismiss(f"the job has had no leader for {after_s:g} s", failed=True)

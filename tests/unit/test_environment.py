@@ -1,0 +1,52 @@
+"""What a worker finds in its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edl.config import Settings
+from edl.launch.environment import KEEP_MEMORY, worker_environment
+from edl.launch.jobs import JobFolder
+from edl.protocol.messages import Joiner
+from edl.types import Gpu, WorkerId
+
+
+def environment(base: dict[str, str], *, device: str | None = None) -> dict[str, str]:
+    return worker_environment(
+        base,
+        folder=JobFolder(Path("jobs", "mnist-7")),
+        run="1",
+        settings=Settings(),
+        joiner=Joiner(worker=WorkerId("w3"), slot=Gpu("localhost", 3)),
+        request_id="r",
+        founders=2,
+        together=2,
+        device=device,
+    )
+
+
+def test_a_worker_on_the_cpu_keeps_the_memory_it_freed() -> None:
+    found = environment({"PATH": "/bin"})
+    assert KEEP_MEMORY.items() <= found.items()
+    assert found["PATH"] == "/bin"
+
+
+def test_a_worker_on_a_gpu_does_not() -> None:
+    found = environment({}, device="1")
+    assert not KEEP_MEMORY.keys() & found.keys()
+    assert found["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+@pytest.mark.parametrize(
+    "name", ["MALLOC_ARENA_MAX", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD"]
+)
+def test_who_has_tuned_the_allocator_is_left_alone(name: str) -> None:
+    found = environment({name: "7"})
+    assert found[name] == "7"
+    assert not KEEP_MEMORY.keys() & (found.keys() - {name})
+
+
+def test_who_sets_threads_is_left_alone() -> None:
+    assert environment({"OMP_NUM_THREADS": "5"})["OMP_NUM_THREADS"] == "5"
