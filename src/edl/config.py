@@ -29,8 +29,16 @@ class Settings:
     ready_timeout_s: float = 600.0
     # Building a group takes milliseconds once everybody is ready; the rest is for slow machines.
     build_timeout_s: float = 30.0
-    # The leader's key in the store lapses after this long without renewal.
-    lease_s: float = 10.0
+    # The leader's key in the store lapses after this long without renewal. A launcher that saw
+    # the leader's process end does not wait for it.
+    lease_s: float = 2.5
+    # A process whose agent has not answered for so long is frozen or cut off, and is lost.
+    silence_s: float = 10.0
+    # A connection that closed may come back; after this long its worker counts as lost.
+    reconnect_s: float = 2.0
+    # After a failure: 0 brings replicas to the same state, 1 only to the same step (the paper's
+    # USE_APPX_RECOVERY, which may be set by that name too).
+    approximate_recovery: int = 0
     # The shortest time that a refused requester is told to wait.
     retry_after_s: float = 0.2
     # How long a client asks again before it gives up (the paper's 60 s).
@@ -52,6 +60,8 @@ class Settings:
         values: dict[str, float | int] = {}
         for field in fields(Settings):
             text = environment.get(f"EDL_{field.name.upper()}")
+            if text is None and field.name == "approximate_recovery":
+                text = environment.get("USE_APPX_RECOVERY")
             if text is None:
                 continue
             kind = int if field.type == "int" else float

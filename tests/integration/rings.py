@@ -63,6 +63,7 @@ def build_ring(count: int, *, newcomers: int = 0) -> list[Group]:
         source=everyone[0].worker,
         leader=everyone[0].worker,
         founding=False,
+        mended=False,
         token=1,
         request_id="r",
     )

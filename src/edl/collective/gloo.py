@@ -16,6 +16,7 @@ import torch
 import torch.distributed
 
 from edl.collective.lane import LARGE, SLOT, Lane, open_lane
+from edl.collective.sockets import break_connections, ports_in
 from edl.collective.solo import SoloGroup
 from edl.errors import GroupBroken, UsageError
 from edl.protocol.topology import Generation
@@ -65,16 +66,26 @@ def check_torch() -> None:
 class _BoardStore(dist.Store):  # type: ignore[misc]
     """torch's rendezvous, pinned to our notice board."""
 
-    def __init__(self, board: Board, timeout_s: float) -> None:
+    def __init__(self, board: Board, timeout_s: float, hosts: set[str]) -> None:
         super().__init__()
         self._board = board
         self._timeout_s = timeout_s
+        self._hosts = hosts
+        self.ports: set[int] = set()  # where members listen: how their connections are known
 
     def set(self, key: str, value: Any) -> None:
-        self._board.pin(key, bytes(value))
+        pinned = bytes(value)
+        self._note(pinned)
+        self._board.pin(key, pinned)
 
     def get(self, key: str) -> bytes:
-        return self._board.read(key, self._timeout_s)
+        value = self._board.read(key, self._timeout_s)
+        self._note(value)
+        return value
+
+    def _note(self, value: bytes) -> None:
+        for host in self._hosts:
+            self.ports |= ports_in(value, host)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         self._board.wait(keys, timeout.total_seconds() if timeout else self._timeout_s)
@@ -111,7 +122,15 @@ class GlooGroup:
     """One member's end of one generation."""
 
     def __init__(
-        self, rank: int, size: int, control: Any, data: Any, state: Any, *, together: bool
+        self,
+        rank: int,
+        size: int,
+        control: Any,
+        data: Any,
+        state: Any,
+        *,
+        together: bool,
+        ports: set[int],
     ) -> None:
         self.rank = rank
         self.size = size
@@ -121,19 +140,38 @@ class GlooGroup:
         # Whether the state's source and all who receive it are on one machine.
         self._together = together
         self._lane: Lane | None = None
+        self._ports = ports
+        self.broken = ""
 
     def exchange(self, values: list[int]) -> _Rows:
         mine = torch.tensor(values, dtype=torch.int64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
-        return _Rows(self._control.allgather([rows], [mine]), rows)
+        return _Rows(self._begin(lambda: self._control.allgather([rows], [mine])), rows)
 
     def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> _Work:
         options = dist.AllreduceOptions()
         options.reduceOp = _OPS[op]
-        return _Work(self._data.allreduce([tensor], options), tensor)
+        return _Work(self._begin(lambda: self._data.allreduce([tensor], options)), tensor)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> _Work:
-        return _Work(self._data.broadcast([tensor], _from(root)), tensor)
+        return _Work(self._begin(lambda: self._data.broadcast([tensor], _from(root))), tensor)
+
+    def pair(self, source: int, target: int) -> _Pair:
+        return _Pair(self, source, target)
+
+    def move(self, tensor: torch.Tensor, source: int, target: int) -> _Work:
+        """From one rank to another; only these two call it."""
+        if self.rank == source:
+            return _Work(self._begin(lambda: self._data.send([tensor], target, 0)), tensor)
+        return _Work(self._begin(lambda: self._data.recv([tensor], source, 0)), tensor)
+
+    def _begin(self, launch: Callable[[], Any]) -> Any:
+        if self.broken:
+            raise GroupBroken(self.broken)
+        try:
+            return launch()
+        except RuntimeError as error:
+            raise GroupBroken(f"a collective failed: {error}") from error
 
     def broadcast_state(self, tensor: torch.Tensor) -> _Work | _Moved:
         if self._state is None:
@@ -149,12 +187,16 @@ class GlooGroup:
         return self._tell(tensor)
 
     def _tell(self, tensor: torch.Tensor) -> _Work:
-        return _Work(self._state.broadcast([tensor], _from(0)), tensor)
+        return _Work(self._begin(lambda: self._state.broadcast([tensor], _from(0))), tensor)
 
     def _agree(self, tensor: torch.Tensor) -> _Work:
         options = dist.AllreduceOptions()
         options.reduceOp = _OPS["min"]
-        return _Work(self._state.allreduce([tensor], options), tensor)
+        return _Work(self._begin(lambda: self._state.allreduce([tensor], options)), tensor)
+
+    def break_(self, why: str) -> None:
+        self.broken = self.broken or why
+        break_connections(self._ports)
 
     def drop_state(self) -> None:
         lane, self._lane = self._lane, None
@@ -169,8 +211,21 @@ class GlooGroup:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
     def drop(self) -> None:
+        self.broken = self.broken or "this generation's group was dropped"
         self.drop_state()
         self._control = self._data = None
+
+
+class _Pair:
+    """The way of state between two members of a group, beside all others."""
+
+    def __init__(self, group: GlooGroup, source: int, target: int) -> None:
+        self._group = group
+        self._source = source
+        self._target = target
+
+    def broadcast_state(self, tensor: torch.Tensor) -> _Work:
+        return self._group.move(tensor, self._source, self._target)
 
 
 class _Moved:
@@ -199,7 +254,7 @@ def build_group(
     if len(workers) == 1:
         return SoloGroup()
     rank = generation.rank(me)
-    store = _BoardStore(board, timeout_s)
+    store = _BoardStore(board, timeout_s, {bind, *(m.address.host for m in generation.members)})
 
     def gloo(name: str, order: list[WorkerId]) -> Any:
         options = ProcessGroupGloo._Options()
@@ -220,4 +275,12 @@ def build_group(
     except RuntimeError as error:
         raise GroupBroken(str(error)) from error
     hosts = {generation.member(worker).host for worker in family}
-    return GlooGroup(rank, len(workers), control, data, state, together=len(hosts) == 1)
+    return GlooGroup(
+        rank,
+        len(workers),
+        control,
+        data,
+        state,
+        together=len(hosts) == 1,
+        ports=store.ports,
+    )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from edl.errors import GroupBroken
+
 __all__ = ["SoloGroup"]
 
 
@@ -27,7 +29,12 @@ class SoloGroup:
     rank = 0
     size = 1
 
+    def __init__(self) -> None:
+        self.broken = ""
+
     def exchange(self, values: list[int]) -> _Done:
+        if self.broken:
+            raise GroupBroken(self.broken)
         return _Done([values])
 
     def all_reduce(self, tensor: Any, op: str = "sum") -> _Done:
@@ -38,6 +45,12 @@ class SoloGroup:
 
     def broadcast_state(self, tensor: Any) -> _Done:
         return _Done([])
+
+    def pair(self, source: int, target: int) -> SoloGroup:
+        raise AssertionError("a group of one has no pairs")
+
+    def break_(self, why: str) -> None:
+        self.broken = self.broken or why
 
     def drop_state(self) -> None:
         return

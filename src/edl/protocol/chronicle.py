@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from edl.protocol.messages import AdjustmentRecord, Happened
 
@@ -21,6 +22,8 @@ class Chronicle:
 
     def __init__(self) -> None:
         self.seq = 0
+        # This leader's predecessor died: only listeners know how far it had counted.
+        self.orphaned = False
         self.records: list[AdjustmentRecord] = []
         self._recent: deque[Happened] = deque(maxlen=_KEPT)
         self._listeners: dict[int, str] = {}
@@ -45,6 +48,15 @@ class Chronicle:
         )
         self._recent.append(happened)
         return happened
+
+    def count_from(self, seq: int) -> None:
+        """A listener heard this much of a leader that died: its numbers go on from there."""
+        if not self.orphaned:
+            return
+        self.orphaned = False
+        self.seq += seq
+        shifted = (replace(happened, seq=happened.seq + seq) for happened in self._recent)
+        self._recent = deque(shifted, maxlen=_KEPT)
 
     def since(self, seq: int) -> tuple[Happened, ...]:
         return tuple(happened for happened in self._recent if happened.seq > seq)

@@ -16,7 +16,7 @@ from edl.protocol.effects import Announce, Effect, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.pace import Pace
 from edl.protocol.record import STOP, WITHDRAWN
-from edl.protocol.topology import Generation, draw_next
+from edl.protocol.topology import Generation, draw_next, write_generation
 from edl.protocol.voice import Voice
 from edl.types import WorkerId
 
@@ -157,9 +157,13 @@ class Conductor:
         return [self.word(), *told]
 
     def on_switched(self, message: m.Switched, now: float) -> list[Effect]:
-        adjustment = self.adjustment
-        if adjustment is None or not self.current(message.generation):
+        adjustment, generation = self.adjustment, self.generation
+        if adjustment is None or generation is None or adjustment.phase is not Phase.SWITCHING:
             return []
+        if message.generation != generation.number:
+            return []
+        # Those who were lost in the switch are waited for no more.
+        adjustment.waiting &= set(generation.workers())
         return self.completed(now) if adjustment.on_switched(message) else []
 
     def completed(self, now: float) -> list[Effect]:
@@ -202,6 +206,22 @@ class Conductor:
         told = self.voice.tell("adjust.undone", request_id, kind=adjustment.kind, why=why)
         return [*effects, *self.voice.final(answer), *told]
 
+    def on_failure(self, now: float) -> list[Effect]:
+        """A generation fell: what was recorded comes about now, what was not is undone."""
+        adjustment = self.adjustment
+        if adjustment is None:
+            return []
+        if adjustment.phase in (Phase.ANNOUNCED, Phase.WITHDRAWING):
+            assert adjustment.generation is not None
+            adjustment.switch(step=self.pace.step, now=now)
+            self.enter(adjustment.generation)
+            told = self.voice.tell("adjust.switching", adjustment.request_id, at=self.pace.step)
+            return [self.word(), *told]
+        if adjustment.phase is Phase.SWITCHING:
+            return []
+        adjustment.why = "a worker was lost meanwhile"
+        return self.undone(now)
+
     def on_tick(self, now: float) -> list[Effect]:
         why = self.adjustment.overdue(now) if self.adjustment else None
         return self.undo(why, now) if why else []
@@ -224,17 +244,11 @@ class Conductor:
         return Announce(generation=0, switch_step=0, token=self.token)
 
     def record(self, generation: Generation) -> StoreSwap:
-        fields = {
-            "number": generation.number,
-            "members": list(generation.workers()),
-            "token": self.token,
-            "request_id": generation.request_id,
-        }
         return StoreSwap(
             purpose="generation",
             key=GENERATION_KEY,
             expected=self.generation_revision,
-            value=json.dumps(fields).encode(),
+            value=write_generation(generation),
             leased=False,
         )
 

@@ -11,6 +11,7 @@ from edl.types import Address
 __all__ = [
     "Announce",
     "Begin",
+    "BreakGroup",
     "BuildGroup",
     "Close",
     "Dial",
@@ -75,6 +76,14 @@ class DropGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BreakGroup:
+    """Make everything under way in this generation's groups fail, now."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfferKey:
     """Another member's rendezvous key for a group that is being built."""
 
@@ -126,6 +135,7 @@ Effect = (
     | StoreSwap
     | BuildGroup
     | DropGroup
+    | BreakGroup
     | OfferKey
     | Announce
     | Begin

@@ -8,9 +8,11 @@ from edl.protocol.messages import Message
 from edl.protocol.record import StepRecord
 
 __all__ = [
+    "Broke",
     "ContextReady",
     "Entered",
     "Event",
+    "GenerationSeen",
     "GroupFell",
     "GroupStands",
     "Heard",
@@ -125,6 +127,22 @@ class SwitchDecided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Broke:
+    """A collective of this generation failed on the training thread, which waits now."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSeen:
+    """The store's last recorded generation."""
+
+    value: bytes | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entered:
     """The first step in a generation is committed on this worker."""
 
@@ -156,6 +174,8 @@ Event = (
     | GroupFell
     | StepCommitted
     | SwitchDecided
+    | Broke
+    | GenerationSeen
     | Entered
     | JobOver
 )

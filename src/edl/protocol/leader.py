@@ -15,8 +15,11 @@ from edl.protocol.effects import Dismiss, Effect, MayGo, Send, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.founding import Founding
 from edl.protocol.handover import open_switch, reopened
+from edl.protocol.liveness import Liveness
 from edl.protocol.record import STOP
+from edl.protocol.recovery import Recovery
 from edl.protocol.requests import choose_leavers, scale_out_fault
+from edl.protocol.topology import Generation
 from edl.protocol.voice import Voice
 from edl.types import Member, WorkerId
 
@@ -37,6 +40,8 @@ class Leader:
         self.voice.peers[me] = peer
         self.founding = Founding(leader=me, founders=founders, token=token)
         self.conductor = Conductor(me=me, token=token, settings=settings, voice=self.voice)
+        self.recovery = Recovery(me=me, conductor=self.conductor, voice=self.voice)
+        self.liveness = Liveness(settings.silence_s)
         self.over = False
 
     @property
@@ -49,15 +54,23 @@ class Leader:
         match message:
             case m.Register():
                 return self.on_register(peer, message, now)
-            case m.Hail(worker=worker):
-                self.voice.peers[worker] = peer
-                return [*self.conductor.catch_up(worker), *self.hand_over(now, to=worker)]
+            case m.Hail():
+                return self.on_hail(peer, message, now)
+            case m.Ping(worker=worker):
+                answer = m.Pong(generation=message.generation, worker=self.me)
+                return [Send(peer=peer, message=answer)]
+            case m.Pong(worker=worker):
+                self.liveness.heard(worker, now)
+            case m.Stuck():
+                return [] if self.over else self.recovery.on_stuck(message, now)
             case m.Ready():
                 return self.on_ready(message, now)
             case m.RendezvousKey():
                 return self.on_rendezvous_key(message)
             case m.GroupBuilt():
                 return self.on_group_built(message, now)
+            case m.GroupFailed(generation=number) if self.recovery.makes(number):
+                return self.recovery.on_group_failed(message, now)
             case m.GroupFailed(generation=number, worker=worker, why=why):
                 told = f"{worker} could not build the group: {why}"
                 if self.conductor.current(number):
@@ -66,9 +79,11 @@ class Leader:
                     # There is no job yet to go back to: whoever started it must hear of it.
                     return [Dismiss(why=told, failed=True)]
             case m.Switched() if not self._leaves():
-                return self.conductor.on_switched(message, now)
+                effects = self.recovery.on_switched(message, now)
+                return [*effects, *self.conductor.on_switched(message, now)]
             case m.Leaving(worker=worker):
                 self.voice.peers.pop(worker, None)
+                self.recovery.departed.add(worker)
             case m.ProcessEnded(worker=worker, why=why):
                 return self.on_worker_gone(worker, why, now)
             case m.ScaleOut():
@@ -87,16 +102,43 @@ class Leader:
         worker = self.voice.on_closed(peer)
         if worker is None:
             return []
-        return self.on_worker_gone(worker, f"its connection closed ({why})", now)
+        told = f"its connection closed ({why})"
+        if self._counts_on(worker):
+            return self.recovery.on_closed(worker, told, now)
+        return self.on_worker_gone(worker, told, now)
 
     def on_worker_gone(self, worker: WorkerId, why: str, now: float) -> list[Effect]:
         """Before the switch a joiner's death costs the job nothing: the adjustment is undone."""
+        if self._counts_on(worker):
+            return self.recovery.on_lost(worker, why, now)
         adjustment = self.conductor.adjustment
         if adjustment is None or worker not in adjustment.expected:
             return []
-        if adjustment.phase is Phase.SWITCHING:
-            return self.voice.tell("worker.lost", worker=worker, why=why)
         return self.conductor.undo(f"{worker} went away: {why}", now)
+
+    def _counts_on(self, worker: WorkerId) -> bool:
+        """Whether training cannot go on without this worker, as things stand."""
+        generation = self.conductor.generation
+        if self.over or generation is None or worker in self.recovery.departed:
+            return False
+        return worker in generation
+
+    def on_hail(self, peer: int, message: m.Hail, now: float) -> list[Effect]:
+        """A worker of the job that this leader had no connection to."""
+        worker, generation = message.worker, self.conductor.generation
+        adjustment = self.conductor.adjustment
+        known = generation is not None and worker in generation
+        touched = adjustment is not None and worker in adjustment.touched()
+        if generation is not None and not known and not touched and not self.over:
+            why = "the job went on without this worker, which it had lost"
+            return [Send(peer=peer, message=m.Out(generation=generation.number, why=why))]
+        self.voice.peers[worker] = peer
+        self.recovery.on_heard(worker)
+        return [
+            *self.recovery.catch_up(worker, message.generation),
+            *self.conductor.catch_up(worker),
+            *self.hand_over(now, to=worker),
+        ]
 
     # -- workers arrive --------------------------------------------------------------------
 
@@ -228,6 +270,8 @@ class Leader:
             )
         elif not self._founded():
             reason = "the job is starting"
+        elif self.recovery.active:
+            reason = f"recovering from a failure ({self.recovery.stage.value})"
         if reason:
             return self.voice.retry(request_id, peer, reason, self.settings.retry_after_s)
         return None
@@ -256,7 +300,30 @@ class Leader:
         return [*effects, swap]
 
     def on_tick(self, now: float) -> list[Effect]:
-        return self.conductor.on_tick(now)
+        generation = self.conductor.generation
+        effects = [*self.conductor.on_tick(now), *self.recovery.on_tick(now)]
+        if generation is None or self.over:
+            return effects
+        others = [w for w in generation.workers() if w != self.me and self._counts_on(w)]
+        ping, silent = self.liveness.look(others, now)
+        effects += self.voice.to(ping, m.Ping(generation=generation.number, worker=self.me))
+        for worker, seconds in silent.items():
+            effects += self.recovery.on_lost(worker, f"silent for {seconds:.1f} s", now)
+        return effects
+
+    def inherit(
+        self, generation: Generation, *, revision: int, last: int, lost: WorkerId | None, now: float
+    ) -> list[Effect]:
+        """Lead a job whose leader is gone without a word: what the store says is the truth."""
+        conductor = self.conductor
+        conductor.enter(generation)
+        conductor.generation_revision = revision
+        conductor.last_number = max(last, generation.number)
+        self.voice.chronicle.orphaned = True
+        told = self.voice.tell("leader.changed", leader=self.me)
+        if lost is None or lost == self.me or lost not in generation:
+            return [*told, *self.recovery.begin(now)]
+        return [*told, *self.recovery.on_lost(lost, "it led, and is gone", now)]
 
     def handover(self, now: float) -> m.Handover:
         """What the successor needs; the open switch is its to finish."""
@@ -293,12 +360,16 @@ class Leader:
 
     def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
         first = self.founding.generation
+        if self.recovery.makes(message.generation):
+            return self.recovery.on_rendezvous_key(message)
         if self._founded() or first is None:
             return self.conductor.on_rendezvous_key(message)
         return self.voice.relay(message, self.founding.keys, first)
 
     def on_group_built(self, message: m.GroupBuilt, now: float) -> list[Effect]:
         first = self.founding.generation
+        if self.recovery.makes(message.generation):
+            return self.recovery.on_group_built(message)
         if self._founded() or first is None:
             return self.conductor.on_group_built(message, now)
         return [self.conductor.record(first)] if self.founding.on_built(message.worker) else []
@@ -310,7 +381,10 @@ class Leader:
         if event.done:
             self.conductor.generation_revision = event.revision
         if self._founded():
-            return self.conductor.on_swapped(event, now)
+            effects = self.conductor.on_swapped(event, now)
+            effects += self.recovery.on_swapped(event, now)
+            generation = self.conductor.generation
+            return [*effects, *self.hand_over(now, to=generation.leader if generation else self.me)]
         first = self.founding.generation
         if not event.done or first is None:
             return self.voice.tell("job.contested")
@@ -345,6 +419,7 @@ class Leader:
     def status(self, request_id: str, now: float) -> m.Status:
         conductor, adjustment = self.conductor, self.conductor.adjustment
         state = "training" if self._founded() else "starting"
+        state = "recovering" if self.recovery.active else state
         state = "finished" if self.over else "stopping" if conductor.stopping else state
         arriving: list[Member] = list(adjustment.arrived.values()) if adjustment else []
         if not self._founded():

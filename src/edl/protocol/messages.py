@@ -57,6 +57,50 @@ class Ready:
     context_s: float
 
 
+# -- somebody may be lost --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """A worker's collectives broke: its training thread waits for the next generation."""
+
+    generation: int
+    worker: WorkerId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fell:
+    """Generations up to this number are dead; everyone breaks its own sockets of them."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Out:
+    """This worker is in no generation any more: it was lost, and the job went on without it."""
+
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """Slow is not dead: whoever answers this is alive, whatever its script does."""
+
+    generation: int
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    """The answer to a Ping."""
+
+    generation: int
+    worker: WorkerId
+
+
 # -- a generation is made --------------------------------------------------------------------
 
 
@@ -293,6 +337,11 @@ Message = (
     | Hail
     | Rejected
     | Ready
+    | Stuck
+    | Fell
+    | Out
+    | Ping
+    | Pong
     | Prepare
     | RendezvousKey
     | GroupBuilt
@@ -330,6 +379,7 @@ __all__ = [
     "AdjustmentStatus",
     "AskStatus",
     "Events",
+    "Fell",
     "Finished",
     "Founded",
     "GroupBuilt",
@@ -343,7 +393,10 @@ __all__ = [
     "Message",
     "NotLeader",
     "OpenSwitch",
+    "Out",
     "Parts",
+    "Ping",
+    "Pong",
     "Prepare",
     "ProcessEnded",
     "Ready",
@@ -356,6 +409,7 @@ __all__ = [
     "ScaleOut",
     "Status",
     "StopJob",
+    "Stuck",
     "Subscribe",
     "Switched",
     "Undo",

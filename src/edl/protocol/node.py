@@ -11,12 +11,14 @@ from collections import deque
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Close, Dial, Effect, MayGo, Send, StoreSwap
+from edl.protocol.effects import Close, Dial, Dismiss, Effect, MayGo, Send, StoreSwap
 from edl.protocol.election import LEADER_KEY, Election, Known
 from edl.protocol.events import (
+    Broke,
     ContextReady,
     Entered,
     Event,
+    GenerationSeen,
     GroupFell,
     GroupStands,
     Heard,
@@ -32,6 +34,8 @@ from edl.protocol.events import (
     Tick,
 )
 from edl.protocol.leader import Leader
+from edl.protocol.liveness import Liveness
+from edl.protocol.topology import Generation, read_generation
 from edl.protocol.worker import State, Worker
 from edl.types import Address, Member, WorkerId
 
@@ -50,6 +54,8 @@ _FOR_LEADER = (
     m.GroupFailed,
     m.Switched,
     m.Leaving,
+    m.Stuck,
+    m.Pong,
 )
 _EARLY_LIMIT = 10_000
 _REDIAL_S = 0.2
@@ -82,9 +88,12 @@ class Node:
         self._early: deque[tuple[int, m.Message]] = deque()
         self._past: m.Handover | None = None
         self._predecessor: int | None = None
+        self._before: WorkerId | None = None  # who led until this worker did
         self._heir = False  # the present generation's leader, but not yet in office
         self._over = False
         self._may_go = False
+        self._recorded: tuple[Generation, int] | None = None
+        self._liveness = Liveness(settings.silence_s)
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """Everything this worker's control side does about one event."""
@@ -121,6 +130,10 @@ class Node:
                 return self.leader.on_step_committed(event, now) if self.leader else []
             case SwitchDecided():
                 return self._on_switch_decided(event, now)
+            case Broke(generation=number, why=why):
+                self.worker.on_broke(number, why)
+            case GenerationSeen(value=value, revision=revision):
+                self._on_generation_seen(value, revision)
             case Entered():
                 self._on_entered(event)
             case JobOver():
@@ -228,7 +241,7 @@ class Node:
             peer=LOCAL,
         )
         effects: list[Effect] = []
-        old_link = self._link
+        old_link, self._before = self._link, self.following
         self.following, self._link = self.me.worker, LOCAL
         self._redial_at = None
         if self._past is not None:
@@ -237,7 +250,9 @@ class Node:
             if self._predecessor is not None:
                 effects.append(Send(peer=self._predecessor, message=taken))
             self._past = None
-        if self._over:
+        elif self.worker.generation is not None:
+            effects += self._inherit(self.leader, now)
+        if self._over and self.leader is not None:
             effects += self.leader.on_job_over(now)
         if old_link is not None:
             effects.append(Close(peer=old_link))
@@ -246,6 +261,22 @@ class Node:
             peer, message = self._early.popleft()
             effects += self.leader.on_message(peer, message, now)
         return effects
+
+    def _inherit(self, leader: Leader, now: float) -> list[Effect]:
+        """The leader went without a word. Only a member of the last recorded generation leads."""
+        here = self.worker.generation
+        assert here is not None
+        base, revision = self._recorded or (here, 0)
+        if here.number == base.number:
+            base = here
+        if self.me.worker not in base:
+            return [Dismiss(why="the job went on without this worker", failed=False)]
+        last = max([base.number, self.worker.dead_upto, *self.worker.prepared])
+        return leader.inherit(base, revision=revision, last=last, lost=self._before, now=now)
+
+    def _on_generation_seen(self, value: bytes | None, revision: int) -> None:
+        if value is not None and (self._recorded is None or revision > self._recorded[1]):
+            self._recorded = (read_generation(value), revision)
 
     def _follow(self, worker: WorkerId, address: Address) -> list[Effect]:
         if self.following == worker and self._link is not None:
@@ -281,7 +312,20 @@ class Node:
     def _on_tick(self, now: float) -> list[Effect]:
         if self._redial_at is not None and now >= self._redial_at and self._address:
             return [self._dial()]
-        return self.leader.on_tick(now) if self.leader else []
+        if self.leader is not None:
+            return self.leader.on_tick(now)
+        return self._listen_to_leader(now)
+
+    def _listen_to_leader(self, now: float) -> list[Effect]:
+        """A leader that has been silent for too long is frozen or cut off."""
+        leader, link = self.following, self._link
+        if leader is None or link is None or not self.worker.linked:
+            return []
+        here = self.worker.generation.number if self.worker.generation else 0
+        ping, silent = self._liveness.look([leader], now)
+        if silent:
+            return [Close(peer=link), *self._on_closed(link, "the leader is silent", now)]
+        return [Send(peer=link, message=m.Ping(generation=here, worker=self.me.worker))] * len(ping)
 
     # -- messages --------------------------------------------------------------------------
 
@@ -292,6 +336,8 @@ class Node:
             self.leader = None
             return [MayGo()]
         from_leader = peer == self._link
+        if from_leader and self.following is not None:
+            self._liveness.heard(self.following, now)
         if from_leader:
             return self.worker.on_message(message)
         if self.leader is not None:
@@ -335,6 +381,7 @@ class Node:
             # The old leader still has to hand over: without us nobody would tell the end.
             self._over = True
             return []
+        self.worker.on_job_over()
         return [MayGo()]
 
     def _on_entered(self, event: Entered) -> None:

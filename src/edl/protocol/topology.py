@@ -6,12 +6,23 @@ order of the stayers never changes, newcomers come last, and shares add up to th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from edl.types import Member, WorkerId
+from edl.errors import StoreError
+from edl.types import Address, Gpu, Member, WorkerId
 
-__all__ = ["Generation", "draw_first", "draw_next", "part_of", "split"]
+__all__ = [
+    "Generation",
+    "draw_again",
+    "draw_first",
+    "draw_next",
+    "part_of",
+    "read_generation",
+    "split",
+    "write_generation",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +35,7 @@ class Generation:
     source: WorkerId
     leader: WorkerId
     founding: bool  # the first one: its newcomers carry their share at once
+    mended: bool  # made of survivors after a failure: they compare how far they are and go on
     token: int
     request_id: str
 
@@ -64,6 +76,7 @@ def draw_first(
         source=leader,
         leader=leader,
         founding=True,
+        mended=False,
         token=token,
         request_id="",
     )
@@ -93,9 +106,77 @@ def draw_next(
         source=stayers[0].worker,
         leader=leader,
         founding=False,
+        mended=False,
         token=token,
         request_id=request_id,
     )
+
+
+def draw_again(
+    base: Generation, *, number: int, dead: Iterable[WorkerId], leader: WorkerId, token: int
+) -> Generation:
+    """What is left of a generation after a failure. Everybody in it carries a share at once."""
+    lost = set(dead)
+    members = tuple(member for member in base.members if member.worker not in lost)
+    if not members:
+        raise ValueError("nobody is left of this generation")
+    workers = [member.worker for member in members]
+    return Generation(
+        number=number,
+        members=members,
+        newcomers=(),
+        source=workers[0],
+        leader=leader if leader in workers else workers[0],
+        founding=False,
+        mended=True,
+        token=token,
+        request_id=base.request_id,
+    )
+
+
+def write_generation(generation: Generation) -> bytes:
+    """A generation as the store keeps it: all that a leader needs who knew nothing of it."""
+    fields = {
+        "number": generation.number,
+        "members": list(generation.workers()),
+        "token": generation.token,
+        "request_id": generation.request_id,
+        "leader": generation.leader,
+        "where": [
+            [m.address.host, m.address.port, m.host, m.slot.host, m.slot.index, m.pid]
+            for m in generation.members
+        ],
+    }
+    return json.dumps(fields).encode()
+
+
+def read_generation(value: bytes) -> Generation:
+    """The inverse, for a leader that takes over after a failure."""
+    try:
+        fields = json.loads(value)
+        members = tuple(
+            Member(
+                worker=WorkerId(name),
+                address=Address(where[0], where[1]),
+                host=where[2],
+                slot=Gpu(where[3], where[4]),
+                pid=where[5],
+            )
+            for name, where in zip(fields["members"], fields["where"], strict=True)
+        )
+        return Generation(
+            number=int(fields["number"]),
+            members=members,
+            newcomers=(),
+            source=members[0].worker,
+            leader=WorkerId(fields["leader"]),
+            founding=False,
+            mended=True,
+            token=int(fields["token"]),
+            request_id=str(fields["request_id"]),
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise StoreError(f"the generation's key holds {value[:80]!r}, not a generation") from error
 
 
 def split(total: int, parts: int) -> tuple[int, ...]:

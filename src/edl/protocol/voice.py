@@ -86,6 +86,7 @@ class Voice:
         return [Send(peer=listener, message=answer) for listener in listeners]
 
     def subscribe(self, peer: int, request_id: str, since: int) -> list[Effect]:
+        self.chronicle.count_from(since)
         events = self.chronicle.since(since)
         self.chronicle.subscribe(peer, request_id)
         return [Send(peer=peer, message=Events(request_id=request_id, events=events))]

@@ -9,19 +9,32 @@ from __future__ import annotations
 
 from enum import Enum
 
-from edl.protocol.effects import Begin, BuildGroup, Dismiss, DropGroup, Effect, OfferKey
+from edl.protocol.effects import (
+    Begin,
+    BreakGroup,
+    BuildGroup,
+    Dismiss,
+    DropGroup,
+    Effect,
+    OfferKey,
+)
 from edl.protocol.messages import (
+    Fell,
     Founded,
     GroupBuilt,
     GroupFailed,
     Hail,
     Leaving,
     Message,
+    Out,
+    Ping,
+    Pong,
     Prepare,
     Ready,
     Register,
     Rejected,
     RendezvousKey,
+    Stuck,
     Switched,
     Undo,
 )
@@ -57,6 +70,9 @@ class Worker:
         self._keys: dict[int, list[RendezvousKey]] = {}
         self._built: dict[int, GroupBuilt] = {}
         self._switched: Switched | None = None
+        self.dead_upto = 0  # generations up to this number have fallen
+        self._left_out: set[int] = set()  # fallen ones that were to go on without this worker
+        self._stuck: Stuck | None = None
 
     # -- the link --------------------------------------------------------------------------
 
@@ -96,6 +112,8 @@ class Worker:
                 standing.append(self._built[number])
         if self._switched is not None:
             standing.append(self._switched)
+        if self._stuck is not None:
+            standing.append(self._stuck)
         return standing
 
     def _say(self, message: Message) -> None:
@@ -122,7 +140,7 @@ class Worker:
         built = GroupBuilt(generation=number, worker=self.me.worker, build_s=build_s)
         self._built[number] = built
         self._say(built)
-        if self.generation is None and not generation.founding:
+        if self.generation is None and not generation.founding and not generation.mended:
             # A newcomer waits in-band from here on: the first round of the new group is its step.
             return [Begin(generation=generation)]
         return []
@@ -134,6 +152,9 @@ class Worker:
     def on_switch_decided(self, number: int) -> Generation | None:
         """The next step belongs to this generation. None: not for this worker."""
         target = self.prepared.get(number)
+        if target is None and 0 < number <= self.dead_upto and number not in self._left_out:
+            # It fell before this worker moved; the training thread is about to notice.
+            return self.generation
         if target is None or self.me.worker not in target:
             self.state = State.LEAVING
             here = self.generation.number if self.generation else 0
@@ -141,6 +162,19 @@ class Worker:
             return None
         self._enter(target)
         return target
+
+    def on_broke(self, generation: int, why: str) -> None:
+        """The training thread cannot go on in this generation."""
+        here = self.generation.number if self.generation else 0
+        if generation < here:
+            return
+        self._stuck = Stuck(generation=generation, worker=self.me.worker, why=why)
+        self._say(self._stuck)
+
+    def on_job_over(self) -> None:
+        """The closing record is complete: going now is no loss to anybody."""
+        here = self.generation.number if self.generation else 0
+        self.outbox.append(Leaving(generation=here, worker=self.me.worker))
 
     def on_entered(self, said: Switched) -> None:
         target = self.prepared.get(said.generation)
@@ -152,6 +186,7 @@ class Worker:
     def _enter(self, target: Generation) -> None:
         self.generation = target
         self.state = State.TRAINING
+        self._stuck = None
         for number in [n for n in self.prepared if n <= target.number]:
             self._forget(number)
 
@@ -171,6 +206,12 @@ class Worker:
             return [OfferKey(generation=message.generation, key=message.key, value=message.value)]
         if isinstance(message, Undo):
             return self._on_undo(message)
+        if isinstance(message, Ping):
+            self._say(Pong(generation=here, worker=self.me.worker))
+        if isinstance(message, Fell):
+            return self._on_fell(message.generation, message.why)
+        if isinstance(message, Out):
+            return [*self._on_fell(here, message.why), *self._dismiss(message.why, failed=False)]
         if isinstance(message, Founded) and message.generation in self.prepared:
             target = self.prepared[message.generation]
             self._enter(target)
@@ -189,6 +230,19 @@ class Worker:
         # A leaver builds nothing, but must know whom the announced number leaves out.
         self.prepared[generation.number] = generation
         return [*effects, BuildGroup(generation=generation)]
+
+    def _on_fell(self, upto: int, why: str) -> list[Effect]:
+        """Everything up to this number is dead, prepared or entered."""
+        effects: list[Effect] = []
+        for number in sorted(n for n in self.prepared if n <= upto):
+            target = self._forget(number)
+            if target is not None and self.me.worker not in target:
+                self._left_out.add(number)
+            effects.append(BreakGroup(number=number, why=why))
+        if self.generation is not None and self.dead_upto < self.generation.number <= upto:
+            effects.append(BreakGroup(number=self.generation.number, why=why))
+        self.dead_upto = max(self.dead_upto, upto)
+        return effects
 
     def _on_undo(self, message: Undo) -> list[Effect]:
         effects: list[Effect] = []

@@ -13,11 +13,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edl.errors import EdlError, GroupBroken
+from edl.errors import EdlError, GroupBroken, Leave
 from edl.protocol import effects as fx
+from edl.protocol.conductor import GENERATION_KEY
 from edl.protocol.election import LEADER_KEY
 from edl.protocol.events import (
+    Broke,
     Event,
+    GenerationSeen,
     GroupFell,
     GroupStands,
     Heard,
@@ -120,6 +123,10 @@ class Agent:
             LEADER_KEY,
             lambda seen: self.post(LeaderSeen(value=seen.value, revision=seen.revision)),
         )
+        self._store.watch(
+            GENERATION_KEY,
+            lambda seen: self.post(GenerationSeen(value=seen.value, revision=seen.revision)),
+        )
         if self.identity.request_id:
             self._store.watch(STATE_KEY, lambda seen: self.post(StateSeen(value=seen.value)))
 
@@ -147,6 +154,43 @@ class Agent:
         """Until nothing keeps this process any more."""
         with self.changed:
             return self.changed.wait_for(lambda: self.may_go, timeout_s)
+
+    def wait_begun(self, *, beyond: int = 0) -> Generation:
+        """Until the training thread may begin a generation later than this one.
+
+        Raises Leave, or what went wrong, if this worker turns out not to be wanted.
+        """
+        with self.changed:
+            self.changed.wait_for(
+                lambda: (
+                    (self.begun is not None and self.begun.number > beyond)
+                    or self.dismissal is not None
+                )
+            )
+            begun, dismissal = self.begun, self.dismissal
+        if dismissal is not None:
+            self.stop()
+            raise EdlError(dismissal.why) if dismissal.failed else Leave(dismissal.why)
+        assert begun is not None
+        return begun
+
+    def broke(self, number: int, why: str) -> None:
+        """From the training thread: this generation is dead for it, and for its neighbours."""
+        self.post(Broke(generation=number, why=why))
+        self.break_group(number, why)
+
+    def break_group(self, number: int, why: str) -> None:
+        """Wake whoever waits in this generation's collectives, here and at the other ends."""
+        built = self.groups.get(number)
+        if built is not None and built[1] is not None:
+            built[1].break_(why)
+
+    def abandon(self) -> None:
+        """The script failed: nobody must wait for this worker while its process ends."""
+        for number, (_, group) in list(self.groups.items()):
+            self.break_group(number, "this worker's script failed")
+            if group is not None:
+                group.abandon()
 
     def stop(self) -> None:
         """Say what is still to be said, then close everything."""
@@ -210,6 +254,11 @@ class Agent:
                 self._start_building(generation)
             case fx.DropGroup(number=number, why=why):
                 self._drop(number, why)
+            case fx.BreakGroup(number=number, why=why):
+                self.break_group(number, why)
+                board = self._boards.get(number)
+                if board is not None:
+                    board.cancel(why)
             case fx.OfferKey():
                 self._offer(effect)
             case fx.Announce():
@@ -298,9 +347,11 @@ class Agent:
 
     def entered(self, number: int) -> Group:
         """The training thread moves to this generation; older ones are done with."""
-        group = self.groups[number][1]
+        group = self.groups.get(number, (None, None))[1]
         if group is None:
-            raise GroupBroken(f"generation {number} was built without this worker")
+            raise GroupBroken(f"generation {number} was given up, or is without this worker")
+        if group.broken:
+            raise GroupBroken(group.broken)
         for old in [n for n in self.groups if n < number]:
             leftover = self.groups.pop(old)[1]
             self._boards.pop(old, None)

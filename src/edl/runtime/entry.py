@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edl.errors import EdlError, GroupBroken, Leave
+from edl.errors import GroupBroken
 from edl.protocol.events import ContextReady
+from edl.protocol.position import Standing
 from edl.protocol.progress import Ledger, Progress
 from edl.protocol.record import Kind, StepRecord, pack, unpack
-from edl.protocol.topology import Generation, draw_first
+from edl.protocol.topology import draw_first
 from edl.runtime.agent import Agent
 from edl.runtime.board import Board
 from edl.runtime.clock import now
@@ -28,6 +29,8 @@ __all__ = ["Entry", "enter_alone", "enter_job", "present_step"]
 # This process's own, once it trains: asked for when its script fails.
 _present: Progress | None = None
 
+# No generation has this number: only a dismissal ends the wait for a later one.
+_NEVER = 1 << 62
 _NOTHING = Transfer(seconds=0.0, bytes=0)
 _JOIN = StepRecord(
     kind=Kind.JOIN,
@@ -49,10 +52,12 @@ class Entry:
     """What a worker holds once it is in."""
 
     progress: Progress
-    group: Group
+    group: Group | None
     transfer: Transfer
     receiving: Callable[[], Transfer] | None
     records: list[StepRecord] | None
+    standing: Standing
+    fault: GroupBroken | None = None  # the generation fell while this worker entered it
 
 
 def present_step() -> int | None:
@@ -80,7 +85,14 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keep
     progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
     if keeper is not None:
         keeper.begin(progress)
-    return Entry(progress=progress, group=group, transfer=_NOTHING, receiving=None, records=None)
+    return Entry(
+        progress=progress,
+        group=group,
+        transfer=_NOTHING,
+        receiving=None,
+        records=None,
+        standing=Standing.WHOLE,
+    )
 
 
 def enter_job(
@@ -96,17 +108,40 @@ def enter_job(
     if agent.identity.request_id:
         framework.warm_up()
     agent.post(ContextReady(context_s=now() - began))
-    generation = _await_begin(agent)
-    group = agent.entered(generation.number)
+    generation = agent.wait_begun()
     progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
+    founder = not agent.identity.request_id
+    source = generation.founding and generation.source == me
+    if keeper is not None and source:
+        keeper.begin(progress)
+    group: Group | None = None
+    try:
+        if generation.mended:
+            raise GroupBroken("the first generation fell before this worker had entered it")
+        group = agent.entered(generation.number)
+        return _take_part(agent, framework, progress, group)
+    except GroupBroken as error:
+        standing = Standing.FRESH if founder else Standing.NOTHING
+        return Entry(
+            progress=progress,
+            group=group,
+            transfer=_NOTHING,
+            receiving=None,
+            records=None,
+            standing=Standing.WHOLE if source else standing,
+            fault=error,
+        )
+
+
+def _take_part(agent: Agent, framework: Framework, progress: Progress, group: Group) -> Entry:
+    """The first round of a group, and the state."""
+    generation, me = progress.generation, progress.me
     records: list[StepRecord] | None = None
     transfer, receiving = _NOTHING, None
     if not generation.founding:
         # The first round of the new group is our first step, whichever number it has.
         rows = _await_rows(agent, group, group.exchange(pack(_JOIN)))
         records = [unpack(row) for row in rows]
-    if keeper is not None and generation.founding and generation.source == me:
-        keeper.begin(progress)
     if generation.newcomers and generation.source == me:
         transfer = framework.start_sending(group, progress.snapshot())()
     elif generation.newcomers:
@@ -116,18 +151,13 @@ def enter_job(
         # Founders carry their share at once, so they need the state at once.
         transfer, receiving = receiving(), None
     return Entry(
-        progress=progress, group=group, transfer=transfer, receiving=receiving, records=records
+        progress=progress,
+        group=group,
+        transfer=transfer,
+        receiving=receiving,
+        records=records,
+        standing=Standing.WHOLE if receiving is None else Standing.NOTHING,
     )
-
-
-def _await_begin(agent: Agent) -> Generation:
-    with agent.changed:
-        agent.changed.wait_for(lambda: agent.begun is not None or agent.dismissal is not None)
-        begun = agent.begun
-    if begun is None or agent.dismissal is not None:
-        _raise_dismissal(agent)
-    assert begun is not None
-    return begun
 
 
 def _await_rows(agent: Agent, group: Group, exchange: Exchange) -> list[list[int]]:
@@ -145,17 +175,8 @@ def _await_rows(agent: Agent, group: Group, exchange: Exchange) -> list[list[int
     answer = outcome.get()
     if answer is None or (isinstance(answer, GroupBroken) and agent.dismissal is not None):
         group.abandon()
-        _raise_dismissal(agent)
+        agent.wait_begun(beyond=_NEVER)
     if isinstance(answer, GroupBroken):
         raise answer
     assert answer is not None
     return answer
-
-
-def _raise_dismissal(agent: Agent) -> None:
-    dismissal = agent.dismissal
-    assert dismissal is not None
-    agent.stop()
-    if dismissal.failed:
-        raise EdlError(dismissal.why)
-    raise Leave(dismissal.why)

@@ -15,7 +15,7 @@ from edl.runtime.board import Board
 from edl.runtime.tensorfile import Tensors
 from edl.types import WorkerId
 
-__all__ = ["BuildGroup", "Framework", "Group", "Pending", "Transfer"]
+__all__ = ["BuildGroup", "Framework", "Group", "Pending", "StatePath", "Transfer"]
 
 
 class Pending(Protocol):
@@ -32,11 +32,18 @@ class Exchange(Protocol):
     def ready(self) -> bool: ...
 
 
-class Group(Protocol):
+class StatePath(Protocol):
+    """The way of state from one member to others, beside everything else."""
+
+    def broadcast_state(self, tensor: Any) -> Pending: ...
+
+
+class Group(StatePath, Protocol):
     """The collectives of one generation, as one member sees them."""
 
     rank: int
     size: int
+    broken: str  # why it is of no use any more; empty while it is
 
     def exchange(self, values: list[int]) -> Exchange:
         """All-gather one row of integers, in rank order, without waiting."""
@@ -46,8 +53,12 @@ class Group(Protocol):
 
     def broadcast(self, tensor: Any, root: int) -> Pending: ...
 
-    def broadcast_state(self, tensor: Any) -> Pending:
-        """From the generation's source to its newcomers, beside everything else."""
+    def pair(self, source: int, target: int) -> StatePath:
+        """From one rank to another; only these two use it."""
+        ...
+
+    def break_(self, why: str) -> None:
+        """Make everything that is under way in it fail, now, on whichever thread it waits."""
         ...
 
     def drop_state(self) -> None:
@@ -78,12 +89,23 @@ class Framework(Protocol):
         self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
     ) -> Group: ...
 
-    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
-        """Read what must be as of now, stream the rest in the background; the result waits."""
+    def start_sending(
+        self, path: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
+    ) -> Callable[[], Transfer]:
+        """Read what must be as of now, stream the rest in the background; the result waits.
+
+        `extra` is one more tensor, or None; `bare`: nothing but the snapshot and that.
+        """
         ...
 
-    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
-        """The source's snapshot now; the state arrives in the background, the result waits."""
+    def start_receiving(
+        self, path: StatePath, *, aside: bool = False
+    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+        """The source's snapshot now; the state arrives in the background, the result waits.
+
+        `aside`: nothing of this worker's own state is touched before all of it has arrived. The
+        sender's extra tensor is the snapshot's "extra" once the result has been called.
+        """
         ...
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
@@ -102,12 +124,19 @@ class Framework(Protocol):
         """Give everyone the root's buffers."""
         ...
 
-    def hold(self) -> None:
-        """Remember the registered objects: a step begins that comes in pieces."""
+    def hold(self, *, heavy: bool) -> None:
+        """Remember the registered objects as they are; the heavy ones only if asked for.
+
+        Heavy ones that are remembered already stay as they were remembered.
+        """
         ...
 
     def put_back(self) -> None:
-        """Make the registered objects what they were when the step began."""
+        """Make the registered objects what they were when they were remembered."""
+        ...
+
+    def broke(self) -> None:
+        """Abandoned work may still write into buckets: the next step needs fresh ones."""
         ...
 
     def void_step(self, group: Group) -> None:

@@ -42,15 +42,15 @@ def steps(
         return ledger.epoch >= epochs or (last and ledger.epoch_over())
 
     session.ends_loop = ends
-    first = True
+    begun = progress.step
     try:
         while not session.over and not ends():
             if progress.ledger.epoch_over():
                 progress.close()
-            plan = session.begin_step(first=first)
+            # Also when it is done again: until a step of this loop is committed.
+            plan = session.begin_step(first=progress.step == begun)
             if plan is None:
                 break
-            first = False
             on_begin()
             for piece, start in _pieces(plan, micro_batch):
                 session.begin_piece(piece)

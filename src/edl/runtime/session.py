@@ -4,67 +4,32 @@ Owns: where this worker is in its step (planned, judged, committed) and in its l
 travels in rounds of step records on the present generation's group; this module launches them,
 `protocol/progress.py` says what they mean. Holds: whatever a script does (`break`, an early
 shutdown, a skipped optimizer), every worker of a generation takes part in the same rounds in the
-same order, so nobody hangs.
+same order, so nobody hangs. Whatever breaks because a peer is lost is mended at the next boundary
+(`mending.py`), and the script does not see it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from edl.config import Settings
-from edl.errors import Leave, UsageError
-from edl.protocol.events import JobOver, SwitchDecided
-from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
-from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
-from edl.protocol.topology import Generation
-from edl.runtime.agent import Agent
+from edl.errors import GroupBroken, Leave, UsageError
+from edl.protocol.events import JobOver
+from edl.protocol.progress import Ledger, Progress, StepPlan
+from edl.protocol.record import Kind, unpack
 from edl.runtime.clock import now
 from edl.runtime.entry import Entry, enter_alone, enter_job
-from edl.runtime.framework import Exchange, Framework, Group, Transfer
-from edl.runtime.identity import Identity
-from edl.runtime.keeper import keeper_of
-from edl.runtime.piece import WHOLE, Piece
-from edl.runtime.teller import Teller
-from edl.types import WorkerId
+from edl.runtime.framework import Group
+from edl.runtime.mending import Act
+from edl.runtime.piece import Piece
+from edl.runtime.rounds import Rounds
 
 __all__ = ["Session"]
 
 
-class Session:
+class Session(Rounds):
     """One worker's training, from the script's point of view."""
-
-    def __init__(self, framework: Framework, identity: Identity | None) -> None:
-        self.framework = framework
-        self.me = identity.worker if identity else WorkerId("w0")
-        self.job = identity.job if identity else "solo"
-        self.agent = Agent(identity, framework.build_group) if identity else None
-        self.teller = Teller(self.agent)
-        self.ledger: Ledger | None = None
-        self.progress: Progress | None = None
-        self.group: Group | None = None
-        self.plan: StepPlan | None = None
-        self.piece = WHOLE
-        self.shown: StepPlan | None = None  # what rank(), size(), ... tell
-        self.leave_wish = False
-        self.loop_closed = False
-        self.over = False
-        self.gone = False
-        self.ends_loop: Callable[[], bool] = lambda: True
-        self.ahead = 0
-        self._began = now()
-        self._exchange: Exchange | None = None
-        self._records: list[StepRecord] | None = None
-        self._round: Round | None = None
-        self._void = False
-        self._left: bool | None = None
-        self._pending: Generation | None = None
-        self._moving: Callable[[], Transfer] | None = None  # state on its way, out or in
-        self._keeper = keeper_of(framework, identity.settings if identity else Settings())
-        self._step_began = 0.0
-        self._compute_s = 0.0
-        if self.agent is not None:
-            self.agent.start()
 
     # -- entering --------------------------------------------------------------------------
 
@@ -104,16 +69,30 @@ class Session:
                 raise
         self.progress, self.group = entry.progress, entry.group
         self._records, self._moving = entry.records, entry.receiving
+        self._mender.standing = entry.standing
         self.teller.entered(entry.transfer, arrived=entry.records is not None)
+        if entry.fault is not None:
+            self.broke(entry.fault)
+            self._mend()
         return self.progress
 
     # -- a step ----------------------------------------------------------------------------
 
     def begin_step(self, *, first: bool) -> StepPlan | None:
         """Open the next step; None: the loop (or the job) is over for everybody."""
-        progress = self.enter()
-        if self.over:
-            return None
+        while True:
+            progress = self.enter()
+            if self.over:
+                return None
+            self._mender.enter_act()
+            try:
+                return self._open_step(progress, first=first)
+            except GroupBroken as error:
+                self.broke(error)
+            if self._mended_end():
+                return None
+
+    def _open_step(self, progress: Progress, *, first: bool) -> StepPlan | None:
         self._round, self._void = None, False
         if self._records is not None and self.teller.arrived:
             self.plan = progress.plan()
@@ -161,28 +140,18 @@ class Session:
     def begin_piece(self, piece: Piece) -> None:
         """The batch that comes now is this part of the step."""
         if piece.pieces > 1 and piece.index == 0:
-            self.framework.hold()
+            self.framework.hold(heavy=True)
         self.piece = piece
 
-    def _judged(self) -> Round | None:
-        """The round's meaning if that is known without waiting."""
-        if self._round is None and self._exchange is not None and not self._exchange.ready():
-            return None
-        return self.round()
-
-    def round(self) -> Round:
-        """What this step's round says; waits for it."""
-        if self._round is None:
-            assert self.progress is not None
-            if self._records is None:
-                assert self._exchange is not None
-                self._records = [unpack(row) for row in self._exchange.result()]
-            self._round = self.progress.judge(self._records)
-        return self._round
-
     def counts(self) -> bool:
-        """Whether the present step will count; waits for its round."""
-        return self.plan is not None and not self._void and self.round().go
+        """Whether the present step will count; waits for its round. Never raises a lost peer."""
+        if self.plan is None or self._void or self._mender.fault is not None:
+            return False
+        try:
+            return self.round().go
+        except GroupBroken as error:
+            self.broke(error)
+            return False
 
     def weight(self) -> float:
         """This worker's weight in the present step's gradient."""
@@ -200,8 +169,15 @@ class Session:
         """Called before the model changes. False: it must not, or not yet."""
         if self.plan is not None and not self.piece.last:
             return False
-        self._await_moved()
-        return self.plan is None or self.counts()
+        try:
+            self._await_moved()
+        except GroupBroken as error:
+            self.broke(error)
+        if self.plan is None:
+            return True
+        counts = self.counts()
+        self._mender.calls += counts
+        return counts
 
     def end_step(self) -> None:
         """The boundary: commit, and do what the records decided. May raise Leave."""
@@ -216,6 +192,15 @@ class Session:
             self.framework.put_back()
             self.piece = replace(self.piece, rows=-1)
             return
+        try:
+            if self._mender.fault is None:
+                self._commit()
+        except GroupBroken as error:
+            self.broke(error)
+        if self._mender.fault is not None:
+            self._mended_end()
+
+    def _commit(self) -> None:
         progress, group, decided = self._present()
         if self._void or not decided.go:
             self._end_loop(decided)
@@ -225,6 +210,7 @@ class Session:
         if entering and group.size > 1:
             self.framework.even_out(group, progress.generation.rank(progress.generation.source))
         progress.commit(decided)
+        self._mender.committed()
         self.plan = None
         assert self._records is not None
         records, self._records = self._records, None
@@ -235,47 +221,6 @@ class Session:
             verdict = self._verdict(records)
             if verdict.stop or verdict.switch_to is not None:
                 self._decided(verdict)
-
-    # -- generations -----------------------------------------------------------------------
-
-    def _verdict(self, records: list[StepRecord]) -> Verdict:
-        assert self.progress is not None
-        if self.agent is not None and any(record.next_generation for record in records):
-            for generation, _ in list(self.agent.groups.values()):
-                if generation.number > self.progress.generation.number:
-                    self.progress.prepare(generation)
-        return self.progress.verdict(records)
-
-    def _decided(self, verdict: Verdict) -> None:
-        assert self.agent is not None
-        assert self.progress is not None
-        number = STOP if verdict.switch_to is None else verdict.switch_to.number
-        self.agent.post(SwitchDecided(generation=number, step=self.progress.step))
-        if verdict.leave:
-            self._depart("the job is stopping" if verdict.stop else "this worker was scaled in")
-        self._pending = verdict.switch_to
-
-    def _apply_switch(self) -> None:
-        """Move to the decided generation; newcomers get the state as of this moment."""
-        target, self._pending = self._pending, None
-        if target is None:
-            return
-        assert self.agent is not None
-        assert self.progress is not None
-        self.group = self.agent.entered(target.number)
-        self.progress.enter(target)
-        self.shown = self.progress.plan()
-        if target.newcomers and target.source == self.me:
-            snapshot = self.progress.snapshot()
-            self._moving = self.framework.start_sending(self.group, snapshot)
-
-    def _await_moved(self) -> None:
-        """Nobody may change the model while it travels, and nobody before it has arrived."""
-        if self._moving is not None:
-            waiting, self._moving = self._moving, None
-            self.teller.transfer = waiting()
-            if self.agent is not None and self.group is not None:
-                self.agent.discard(self.group, only_state=True)
 
     # -- loops -----------------------------------------------------------------------------
 
@@ -294,48 +239,78 @@ class Session:
         if self.gone or self.progress is None:
             return
         if self.plan is not None:
-            # Left in the middle of a step: done if its gradients were exchanged, else void.
-            if reduced:
-                self.end_step()
-            elif self.counts():
-                self.framework.void_step(self._present()[1])
-                self.void()
-                self._end_loop(self.round())
+            self._leave_step(reduced=reduced)
         if not self.loop_closed and not self.over:
-            self._apply_switch()
-            self._end_loop(self._finish_round(Kind.CLOSE))
-        self._await_moved()
+            self._finish(Kind.CLOSE)
         if self.loop_closed:
             self.loop_closed = False
             self.progress.close()
 
-    def _end_loop(self, decided: Round) -> None:
-        """Everyone sees the same round, so everyone's loop ends here."""
-        self.plan, self._records = None, None
-        self.teller.flush()
-        self.over = decided.ended
-        self.loop_closed = True
-        if self.group is not None and self.group.size > 1:
-            self.framework.even_out(self.group, 0)
+    def _leave_step(self, *, reduced: bool) -> None:
+        """Left in the middle of a step: done if its gradients were exchanged, else void."""
+        if reduced:
+            self.end_step()
+            return
+        if self.counts():
+            try:
+                self.framework.void_step(self._present()[1])
+                self.void()
+                self._end_loop(self.round())
+            except GroupBroken as error:
+                self.broke(error)
+        if self._mender.fault is not None:
+            self._mended_end()
 
-    def _finish_round(self, kind: Kind) -> Round:
-        assert self.progress is not None
-        exchange = self._launch(kind)
-        return self.progress.judge([unpack(row) for row in exchange.result()])
+    def _finish(self, kind: Kind) -> None:
+        """End the loop, or the job, with everybody; again if a peer is lost meanwhile."""
+        while True:
+            self._mender.enter_act()
+            try:
+                self._apply_switch()
+                self._end_loop(self._finish_round(kind))
+                self._await_moved()
+                return
+            except GroupBroken as error:
+                self.broke(error)
+            if self._mended_end():
+                return
 
-    def reduce_round(self, detail: int) -> Group | None:
-        """Everyone calls all_reduce: the group to do it in, or None if it counts for nobody."""
+    def reduce(self, detail: int, reduce: Callable[[Group], Any]) -> Any:
+        """Everyone calls all_reduce: its result, or None if it counts for nobody.
+
+        What breaks inside a step is done again with the step, unless the model has changed already:
+        then the step commits, and the result is this worker's own.
+        """
         self.settle()
         if self.progress is None:
             raise UsageError("edl.all_reduce works from the first batch on, not before")
-        if self.over or (self.plan is not None and not self.counts()):
-            return None
+        while True:
+            if self.over or (self.plan is not None and not self.counts()):
+                return None
+            if self.plan is None:
+                self._mender.enter_act()
+            try:
+                return self._reduce(detail, reduce)
+            except GroupBroken as error:
+                if self.plan is not None and self._mender.calls:
+                    return None
+                self.broke(error)
+            if self.plan is not None:
+                return None
+            act = self._mend()
+            if act is not None and act.reduced is not None:
+                return act.reduced
+
+    def _reduce(self, detail: int, reduce: Callable[[Group], Any]) -> Any:
+        assert self.progress is not None
         if self._pending is not None and not self._pending.newcomers:
             self._apply_switch()
         assert self.group is not None
         exchange = self._launch(Kind.REDUCE, detail=detail)
         self.progress.judge([unpack(row) for row in exchange.result()])
-        return self.group
+        result = reduce(self.group)
+        self._mender.done(Act(reduced=result))
+        return result
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -348,9 +323,7 @@ class Session:
             if self.plan is not None:
                 self.close_loop(reduced=False)
             if not self.over:
-                self._apply_switch()
-                self._end_loop(self._finish_round(Kind.END))
-                self._await_moved()
+                self._finish(Kind.END)
             self.over = True
             if self._keeper is not None:
                 self._keeper.end()
@@ -365,38 +338,5 @@ class Session:
     def abandon(self) -> None:
         """The script failed: take part in nothing any more."""
         self.gone = True
-
-    def _depart(self, why: str) -> None:
-        assert self.agent is not None
-        self.gone = True
-        self.teller.flush()
-        self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
-        self.agent.stop()
-        raise Leave(why)
-
-    # -- records ---------------------------------------------------------------------------
-
-    def _launch(self, kind: Kind, *, samples: int = 0, detail: int = 0) -> Exchange:
-        progress = self.progress
-        assert progress is not None
-        assert self.group is not None
-        word = self.agent.word if self.agent is not None else None
-        record = StepRecord(
-            kind=kind,
-            step=progress.step,
-            samples=samples,
-            want=0,
-            compute_us=int(self._compute_s * 1e6),
-            leaving=int(self.leave_wish),
-            ahead=self.ahead,
-            next_generation=word.generation if word else 0,
-            switch_step=word.switch_step if word else 0,
-            token=word.token if word else 0,
-            detail=detail,
-        )
-        return self.group.exchange(pack(record))
-
-    def _present(self) -> tuple[Progress, Group, Round]:
-        assert self.progress is not None
-        assert self.group is not None
-        return self.progress, self.group, self.round()
+        if self.agent is not None:
+            self.agent.abandon()

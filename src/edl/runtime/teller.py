@@ -45,6 +45,10 @@ class Teller:
         """The worker is in; its first step begins now."""
         self.transfer, self.arrived, self._last = transfer, arrived, now()
 
+    def mended(self) -> None:
+        """The next commit is the first one in a generation of survivors."""
+        self._news, self.transfer, self.arrived = None, _NO_TRANSFER, False
+
     def committed(
         self,
         progress: Progress,

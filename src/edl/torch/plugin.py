@@ -16,18 +16,20 @@ from edl.collective.gloo import build_group
 from edl.errors import UsageError
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
-from edl.runtime.framework import Group, Transfer
+from edl.runtime.framework import Group, StatePath, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
 from edl.torch.reducer import Reducer, Reduction
 from edl.torch.snapshot import capture, install
-from edl.torch.state import State
+from edl.torch.state import Holder, State
 from edl.types import WorkerId
 
 __all__ = ["Plugin"]
 
 _OPS = ("mean", "sum", "max", "min")
+# Registered objects up to so many bytes of tensors are remembered at every step.
+_LIGHT = 64 << 10
 
 
 class Plugin:
@@ -36,7 +38,8 @@ class Plugin:
     def __init__(self, identity: Identity | None, reduction: Reduction) -> None:
         self.state = State(reduction=str(reduction))
         self.state_makers: list[Callable[[], None]] = []
-        self._held: list[dict[str, Any]] = []
+        self._held: dict[int, dict[str, Any]] = {}
+        self._light: dict[int, bool] = {}
         self._rates: list[dict[str, Any]] = []
         self.session = Session(self, identity)
         self.reducer = Reducer(self.session, reduction)
@@ -50,11 +53,15 @@ class Plugin:
     ) -> Group:
         return build_group(generation, me, board, bind, timeout_s)
 
-    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
-        return self.state.start_sending(group, snapshot)
+    def start_sending(
+        self, path: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
+    ) -> Callable[[], Transfer]:
+        return self.state.start_sending(path, snapshot, extra=extra, bare=bare)
 
-    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
-        return self.state.start_receiving(group)
+    def start_receiving(
+        self, path: StatePath, *, aside: bool = False
+    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+        return self.state.start_receiving(path, aside=aside)
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         return capture(self.state)
@@ -80,17 +87,39 @@ class Plugin:
                 for buffer, part in zip(buffers, parts, strict=True):
                     buffer.copy_(part.view(buffer.shape))
 
-    def hold(self) -> None:
-        self._held = [copy.deepcopy(holder.state_dict()) for holder in self.state.registered]
-        # Schedules write into the optimizer's groups, so these are held too.
-        self._rates = [copy.deepcopy(_options(group)) for group in self._groups()]
+    def hold(self, *, heavy: bool) -> None:
+        registered = self.state.registered
+        if not registered:
+            return
+        if not heavy:
+            self._held = {}
+        for index, holder in enumerate(registered):
+            if index not in self._held and (heavy or self._is_light(index, holder)):
+                self._held[index] = copy.deepcopy(holder.state_dict())
+        if not heavy or not self._rates:
+            # Schedules write into the optimizer's groups, so these are held too.
+            self._rates = [_options(group) for group in self._groups()]
 
     def put_back(self) -> None:
         self.reducer.accumulator.open_all()
-        for holder, held in zip(self.state.registered, self._held, strict=True):
-            holder.load_state_dict(copy.deepcopy(held))
-        for group, rates in zip(self._groups(), self._rates, strict=True):
+        if not self.state.registered:
+            return
+        for index, held in self._held.items():
+            self.state.registered[index].load_state_dict(copy.deepcopy(held))
+        for group, rates in zip(self._groups(), self._rates, strict=False):
             group.update(copy.deepcopy(rates))
+
+    def broke(self) -> None:
+        self.reducer.abandon()
+
+    def _is_light(self, index: int, holder: Holder) -> bool:
+        """Whether it can be copied at every step without anybody noticing."""
+        known = self._light.get(index)
+        if known is None:
+            # To read a scaler on a GPU waits for the GPU.
+            slow = isinstance(holder, torch.amp.GradScaler) and self.device.type != "cpu"
+            known = self._light[index] = not slow and weight_of(holder.state_dict()) <= _LIGHT
+        return known
 
     def _groups(self) -> list[dict[str, Any]]:
         return [g for optimizer in self.state.optimizers for g in optimizer.param_groups]
@@ -106,15 +135,38 @@ class Plugin:
             raise UsageError(f"op={op!r} is not one of {', '.join(_OPS)}")
         text = f"{op}/{tensor.dtype}/{tuple(tensor.shape)}".encode()
         detail = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
-        group = self.session.reduce_round(detail)
-        result = tensor.detach().clone().contiguous()
-        if group is None or group.size == 1:
-            return result
-        group.all_reduce(result, "sum" if op == "mean" else op).wait()
-        if op != "mean":
-            return result
-        return result / group.size if result.is_floating_point() else result // group.size
+
+        def reduce(group: Group) -> torch.Tensor:
+            result = tensor.detach().clone().contiguous()
+            if group.size == 1:
+                return result
+            group.all_reduce(result, "sum" if op == "mean" else op).wait()
+            if op != "mean":
+                return result
+            return result / group.size if result.is_floating_point() else result // group.size
+
+        reduced = self.session.reduce(detail, reduce)
+        if reduced is None:
+            return tensor.detach().clone().contiguous()
+        assert isinstance(reduced, torch.Tensor)
+        return reduced
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key != "params"}
+    plain = (int, float, bool, str, type(None))
+    return {
+        key: value if isinstance(value, plain) else copy.deepcopy(value)
+        for key, value in group.items()
+        if key != "params"
+    }
+
+
+def weight_of(value: object) -> int:
+    """Bytes of all tensors in a state_dict."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(map(weight_of, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(weight_of, value))
+    return 0

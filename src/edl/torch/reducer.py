@@ -6,7 +6,8 @@ is the same on every worker and joiner: a bucket is launched when it and all bef
 complete, never by arrival. Each bucket has a tail that says which parameters had a gradient at
 all (one unused everywhere keeps None) and whether anyone left the loop inside this step. Holds:
 `backward()` returns with gradients reduced, and nothing is launched before the step's record is
-complete, so everybody launches or nobody does.
+complete, so everybody launches or nobody does. A lost peer is never raised out of backward:
+gradients are zero then, and the step is done again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from edl.errors import UsageError
+from edl.errors import GroupBroken, UsageError
 from edl.runtime.framework import Group, Pending
 from edl.runtime.session import Session
 from edl.torch.bucket import Bucket, bucketed
@@ -141,7 +142,11 @@ class Reducer:
         assert group is not None
         with torch.no_grad():
             flat = bucket.fill(self._weight, self.compression)
-        self._work.append(group.all_reduce(flat))
+        try:
+            self._work.append(group.all_reduce(flat))
+        except GroupBroken as error:
+            session.broke(error)
+            return False
         return True
 
     def _on_backward_end(self) -> None:
@@ -168,10 +173,15 @@ class Reducer:
             return
         buckets = self._all()
         for bucket in buckets[self._next :]:
-            self._launch(bucket)
+            if not self._launch(bucket):
+                return
         self._next = len(buckets)
-        for pending in self._work:
-            pending.wait()
+        try:
+            for pending in self._work:
+                pending.wait()
+        except GroupBroken as error:
+            self.session.broke(error)
+            return
         self._work = []
         with torch.no_grad():
             tails = [bucket.tail() for bucket in buckets]
@@ -183,6 +193,14 @@ class Reducer:
                 bucket.spread(tail)
 
     # -- a step that counts for nobody -----------------------------------------------------
+
+    def abandon(self) -> None:
+        """A peer is lost. What was launched may still write into the buckets: leave them to it."""
+        self._buckets, self._place, self._work = None, {}, []
+        self._next, self.reduced = 0, False
+        for parameter in self._parameters.values():
+            if parameter.grad is not None:
+                parameter.grad = torch.zeros_like(parameter)
 
     def void_step(self, group: Group) -> None:
         """Take part in this step's reduction only to say that it does not count."""

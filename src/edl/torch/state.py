@@ -20,7 +20,7 @@ import torch
 
 from edl.errors import UsageError
 from edl.runtime.clock import now
-from edl.runtime.framework import Group, Transfer
+from edl.runtime.framework import StatePath, Transfer
 from edl.torch.cargo import bytes_of, describe, fits, packed, room_for, unpacked
 from edl.torch.tree import decode, encode, flatten, matched, unflatten
 
@@ -80,9 +80,11 @@ class State:
 
     # -- sending ---------------------------------------------------------------------------
 
-    def start_sending(self, group: Group, snapshot: dict[str, Any]) -> Callable[[], Transfer]:
+    def start_sending(
+        self, group: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
+    ) -> Callable[[], Transfer]:
         """Read what changes during a step now; stream the bytes in the background."""
-        manifest, tensors = self._capture(snapshot)
+        manifest, tensors = self._capture(snapshot, extra, bare=bare)
         versions = [tensor._version for tensor in tensors]
         early = manifest["early"]
         blob = torch.frombuffer(bytearray(encode(manifest)), dtype=torch.uint8)
@@ -109,8 +111,16 @@ class State:
 
         return finish
 
-    def _capture(self, snapshot: dict[str, Any]) -> tuple[dict[str, Any], list[torch.Tensor]]:
+    def _capture(
+        self, snapshot: dict[str, Any], extra: Any, *, bare: bool
+    ) -> tuple[dict[str, Any], list[torch.Tensor]]:
         tensors: list[torch.Tensor] = []
+        if bare:
+            more = flatten(extra, "extra", tensors)
+            described = [describe(tensor) for tensor in tensors]
+            return {
+                "snapshot": snapshot, "extra": more, "bare": True, "early": 0, "tensors": described
+            }, tensors  # fmt: skip
         registered = [
             flatten(holder.state_dict(), f"{type(holder).__name__}.state_dict()", tensors)
             for holder in self.registered
@@ -129,6 +139,8 @@ class State:
         ]
         manifest = {
             "snapshot": snapshot,
+            "extra": flatten(extra, "extra", tensors),
+            "bare": False,
             "reduction": self.reduction,
             "models": models,
             "optimizers": optimizers,
@@ -142,7 +154,9 @@ class State:
 
     # -- receiving -------------------------------------------------------------------------
 
-    def start_receiving(self, group: Group) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+    def start_receiving(
+        self, group: StatePath, *, aside: bool = False
+    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
         """The source's snapshot now; its state once the result has been called."""
         length = torch.zeros(1, dtype=torch.int64)
         group.broadcast_state(length).wait()
@@ -150,10 +164,11 @@ class State:
         group.broadcast_state(blob).wait()
         manifest = decode(blob.numpy().tobytes())
         self._check(manifest)
-        tensors = self._places(manifest)
+        tensors = self._places(manifest, aside=aside)
         early = manifest["early"]
         _land(group, tensors[:early])
-        self._install_early(manifest, tensors)
+        if not aside:
+            self._install_early(manifest, tensors)
 
         landed: list[float] = []
 
@@ -171,7 +186,11 @@ class State:
 
         def finish() -> Transfer:
             receiving.join()
-            self._install_late(manifest, tensors)
+            if aside and not manifest["bare"]:
+                self._install_early(manifest, tensors)
+            if not manifest["bare"]:
+                self._install_late(manifest, tensors)
+            manifest["snapshot"]["extra"] = unflatten(manifest["extra"], tensors)
             total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
             # Up to the last byte: after it the source tells what changed, once it has computed.
             return Transfer(seconds=landed[0] - receiving.began, bytes=total)
@@ -179,6 +198,8 @@ class State:
         return manifest["snapshot"], finish
 
     def _check(self, manifest: dict[str, Any]) -> None:
+        if manifest["bare"]:
+            return
         for name, mine in (
             ("models", len(self.models)),
             ("optimizers", len(self.optimizers)),
@@ -195,10 +216,12 @@ class State:
                 f"{self.reduction}; every worker must call edl.init the same way"
             )
 
-    def _places(self, manifest: dict[str, Any]) -> list[torch.Tensor]:
+    def _places(self, manifest: dict[str, Any], *, aside: bool) -> list[torch.Tensor]:
         """Where each tensor of the manifest goes: the model's own memory, or the optimizer's if
         it has some already, or new memory."""
         places: list[torch.Tensor | None] = [None] * len(manifest["tensors"])
+        if aside:
+            return [room_for(d, None) for d in manifest["tensors"]]
         for index, model in enumerate(self.models):
             mine = module_tensors(model, live=True)
             for key, entry in manifest["models"][index]["pairs"]:
@@ -240,7 +263,7 @@ class State:
             holder.load_state_dict(unflatten(skeleton, tensors))
 
 
-def _land(group: Group, tensors: list[torch.Tensor]) -> None:
+def _land(group: StatePath, tensors: list[torch.Tensor]) -> None:
     """Take these tensors' bytes from the source, straight into place."""
     for flat, landed in unpacked(tensors):
         group.broadcast_state(flat).wait()

@@ -1,0 +1,45 @@
+"""Who answers, and who has been silent for too long.
+
+Slow is not dead: an agent that answers is alive however long its script takes, so only answers to
+pings count here. Owns: when each was last heard. Holds: time in which this worker itself slept is
+nobody's silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from edl.types import WorkerId
+
+__all__ = ["Liveness"]
+
+# So many pings go out in the time after which silence counts as death.
+_PINGS = 8
+
+
+class Liveness:
+    """Silence of others, as one worker hears it."""
+
+    def __init__(self, silence_s: float) -> None:
+        self.silence_s = silence_s
+        self._heard: dict[WorkerId, float] = {}
+        self._looked: float | None = None
+
+    def heard(self, worker: WorkerId, now: float) -> None:
+        self._heard[worker] = now
+
+    def look(
+        self, workers: Collection[WorkerId], now: float
+    ) -> tuple[list[WorkerId], dict[WorkerId, float]]:
+        """Whom to ping now, and who has been silent for too long (and for how long)."""
+        pause = self.silence_s / _PINGS
+        since = now - self._looked if self._looked is not None else 0.0
+        if self._looked is not None and since < pause:
+            return [], {}
+        if since > 2 * pause + 1.0:
+            # This worker slept: what was said meanwhile still waits to be heard.
+            self._heard.clear()
+        self._looked = now
+        self._heard = {worker: self._heard.get(worker, now) for worker in workers}
+        silent = {w: now - at for w, at in self._heard.items() if now - at >= self.silence_s}
+        return [worker for worker in workers if worker not in silent], silent

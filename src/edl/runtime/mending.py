@@ -1,0 +1,159 @@
+"""Takes a worker's training over a failure, so that the script does not see it.
+
+What a script does with EDL is a sequence of acts that every worker goes through in the same order:
+steps, reductions of its own, the ends of loops. Owns: how far this worker is in it, and the result
+of the last act. When a collective breaks, the act is void; the survivors meet in the generation
+that the leader makes of them, compare how far they are, and whoever is behind takes the most
+advanced one's state. Then everybody enters the same act. Holds: nothing of a worker's own state is
+touched before all of the other's has arrived, so a death in the middle of that loses nothing; and
+registered objects are at each act what they were when it was entered first, whatever the script
+did with them in a step that did not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from edl.errors import GroupBroken
+from edl.protocol.position import Comparison, Position, Standing, compare
+from edl.protocol.progress import Progress
+from edl.runtime.agent import Agent
+from edl.runtime.framework import Framework, Group
+
+__all__ = ["Act", "Mender"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """The result of an act that is no step: a loop's end, or a reduction of the script's own."""
+
+    ended: bool = False
+    closed: bool = False
+    reduced: Any = None
+
+
+class Mender:
+    """One worker's place in the history, and its way over a failure."""
+
+    def __init__(self, framework: Framework, agent: Agent | None, *, approximate: bool) -> None:
+        self.fault: GroupBroken | None = None  # why the present act is void
+        self.standing = Standing.NOTHING
+        self.calls = 0  # of optimizers, since the last commit
+        self._framework = framework
+        self._agent = agent
+        self._approximate = approximate
+        self._acts = 0
+        self._acts_before = 0  # when the present act was entered
+        self._last: Act | None = None
+        self._again = False
+
+    # -- in the course of things -----------------------------------------------------------
+
+    def enter_act(self) -> None:
+        """Every act begins with this, and an act that is done again begins as it did before."""
+        if self._agent is None:
+            return
+        self._acts_before = self._acts
+        if self._again:
+            self._framework.put_back()
+            self._again = False
+        self._framework.hold(heavy=False)
+
+    def committed(self) -> None:
+        self.standing = Standing.WHOLE
+        self.calls, self._acts, self._last = 0, 0, None
+
+    def done(self, act: Act) -> None:
+        """An act that is no step is complete here."""
+        self._acts += 1
+        self._last = act
+
+    # -- when something breaks -------------------------------------------------------------
+
+    def broke(self, generation: int, error: GroupBroken) -> None:
+        """The present act is void on this worker; the agent hears of it at once."""
+        if self._agent is None:
+            raise error
+        if self.fault is None:
+            self.fault = error
+            self._framework.hold(heavy=True)
+            self._framework.broke()
+            self._agent.broke(generation, str(error))
+
+    def mend(self, progress: Progress, begin: Callable[[], None]) -> tuple[Group, Act | None]:
+        """Wait for what is left of the job, and go on with it.
+
+        The act is the result of the one that this worker was in, if another has completed it.
+        `begin` is what the first of all sources does, should it turn out to be this worker.
+        """
+        agent = self._agent
+        assert agent is not None
+        self._framework.put_back()
+        number = progress.generation.number
+        if progress.generation.mended and self.standing is not Standing.WHOLE:
+            number -= 1  # it was let into this one, but has not been in it yet
+        while True:
+            generation = agent.wait_begun(beyond=number)
+            number = generation.number
+            try:
+                group = agent.entered(number)
+                act = self._level(group, progress, begin)
+                break
+            except GroupBroken as error:
+                agent.broke(number, str(error))
+        progress.enter(generation)
+        self.fault, self._again = None, True
+        return group, act
+
+    def again(self) -> None:
+        """The step that was under way will be done again from its beginning."""
+        self.calls, self._acts = 0, self._acts_before
+
+    def _level(self, group: Group, progress: Progress, begin: Callable[[], None]) -> Act | None:
+        """Bring everybody to where the most advanced one is."""
+        here = Position(state=self.standing, step=progress.step, calls=self.calls, acts=self._acts)
+        positions = [Position.unpack(row) for row in group.exchange(here.pack()).result()]
+        found = compare(positions)
+        if group.rank == found.source:
+            if self.standing is Standing.FRESH:
+                begin()
+                self.standing = Standing.WHOLE
+            self._give(group, progress, found, positions)
+        elif group.rank in found.behind or group.rank in found.late:
+            best = positions[found.source]
+            act = self._take(group, progress, found)
+            self.calls, self._acts, self._last = best.calls, best.acts, act
+            if group.rank not in found.behind:
+                return act
+        return None
+
+    def _give(
+        self, group: Group, progress: Progress, found: Comparison, positions: list[Position]
+    ) -> None:
+        last = self._last
+        snapshot = {**progress.snapshot(), "act": None}
+        if last is not None:
+            snapshot["act"] = [int(last.ended), int(last.closed)]
+        extra = last.reduced if last is not None else None
+        for rank in sorted({*found.behind, *found.late}):
+            path = group.pair(found.source, rank)
+            # Approximate: replicas may differ a little; a worker with no state at all may not.
+            bare = self._approximate and positions[rank].state == Standing.WHOLE
+            self._framework.start_sending(path, snapshot, extra=extra, bare=bare)()
+
+    def _take(self, group: Group, progress: Progress, found: Comparison) -> Act | None:
+        path = group.pair(found.source, group.rank)
+        snapshot, finish = self._framework.start_receiving(path, aside=True)
+        finish()
+        # What was received is what the next act begins with.
+        self._framework.hold(heavy=False)
+        self._framework.hold(heavy=True)
+        if group.rank in found.behind:
+            progress.adopt(snapshot)
+            self.standing = Standing.WHOLE
+        act = snapshot["act"]
+        if act is None:
+            return None
+        return Act(ended=bool(act[0]), closed=bool(act[1]), reduced=snapshot.get("extra"))

@@ -1,0 +1,219 @@
+"""One worker's rounds in its present generation, and its way from one generation to the next.
+
+Owns: the group, the round under way, the switch that was decided and the state that travels; what
+the script calls (`session.py`) is built on this. Holds: every worker of a generation takes part in
+the same rounds in the same order, and after a failure everybody who is left begins anew together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from edl.config import Settings
+from edl.errors import GroupBroken, Leave
+from edl.protocol.events import SwitchDecided
+from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
+from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
+from edl.protocol.topology import Generation
+from edl.runtime.agent import Agent
+from edl.runtime.clock import now
+from edl.runtime.framework import Exchange, Framework, Group, Transfer
+from edl.runtime.identity import Identity
+from edl.runtime.keeper import keeper_of
+from edl.runtime.mending import Act, Mender
+from edl.runtime.piece import WHOLE
+from edl.runtime.teller import Teller
+from edl.types import WorkerId
+
+__all__ = ["Rounds"]
+
+
+class Rounds:
+    """Where a worker is, and what it exchanges there."""
+
+    def __init__(self, framework: Framework, identity: Identity | None) -> None:
+        self.framework = framework
+        self.me = identity.worker if identity else WorkerId("w0")
+        self.job = identity.job if identity else "solo"
+        self.agent = Agent(identity, framework.build_group) if identity else None
+        self.teller = Teller(self.agent)
+        self.ledger: Ledger | None = None
+        self.progress: Progress | None = None
+        self.group: Group | None = None
+        self.plan: StepPlan | None = None
+        self.piece = WHOLE
+        self.shown: StepPlan | None = None  # what rank(), size(), ... tell
+        self.leave_wish = False
+        self.loop_closed = False
+        self.over = False
+        self.gone = False
+        self.ends_loop: Callable[[], bool] = lambda: True
+        self.ahead = 0
+        self._began = now()
+        self._exchange: Exchange | None = None
+        self._records: list[StepRecord] | None = None
+        self._round: Round | None = None
+        self._void = False
+        self._left: bool | None = None
+        self._pending: Generation | None = None
+        self._moving: Callable[[], Transfer] | None = None  # state on its way, out or in
+        settings = identity.settings if identity else Settings()
+        self._keeper = keeper_of(framework, settings)
+        self._mender = Mender(
+            framework, self.agent, approximate=bool(settings.approximate_recovery)
+        )
+        self._step_began = 0.0
+        self._compute_s = 0.0
+        if self.agent is not None:
+            self.agent.start()
+
+    def round(self) -> Round:
+        """What this step's round says; waits for it."""
+        if self._round is None:
+            assert self.progress is not None
+            if self._records is None:
+                assert self._exchange is not None
+                self._records = [unpack(row) for row in self._exchange.result()]
+            self._round = self.progress.judge(self._records)
+        return self._round
+
+    def _judged(self) -> Round | None:
+        """The round's meaning if that is known without waiting."""
+        if self._round is None and self._exchange is not None and not self._exchange.ready():
+            return None
+        return self.round()
+
+    # -- failure ---------------------------------------------------------------------------
+
+    def broke(self, error: GroupBroken) -> None:
+        """What the script does now counts for nobody, until the next boundary."""
+        assert self.progress is not None
+        self._mender.broke(self.progress.generation.number, error)
+
+    def _mend(self) -> Act | None:
+        """Go on with whoever is left; the result of the act that broke, if somebody has one."""
+        progress = self.progress
+        assert progress is not None
+        was_step, in_step = progress.step, self.plan is not None
+        self.plan, self._records, self._round, self._exchange = None, None, None, None
+        self._pending, self._void, self._left = None, False, None
+        self.loop_closed = self.over = False
+        moving, self._moving = self._moving, None
+        keeper = self._keeper
+        try:
+            self.group, act = self._mender.mend(
+                progress, lambda: keeper.begin(progress) if keeper is not None else None
+            )
+        except Leave:
+            self.gone = True
+            raise
+        finally:
+            if moving is not None:
+                # Its path is broken, so this ends; the model is nobody's but ours again.
+                with contextlib.suppress(GroupBroken):
+                    moving()
+        if in_step and progress.step == was_step:
+            self._mender.again()
+        self.teller.mended()
+        self.shown = progress.plan()
+        return act
+
+    def _mended_end(self) -> bool:
+        """Mend; whether the loop turned out to be over, as somebody else knew already."""
+        act = self._mend()
+        if act is None or not (act.ended or act.closed):
+            return False
+        self.over, self.loop_closed = act.ended, True
+        return True
+
+    # -- generations -----------------------------------------------------------------------
+
+    def _verdict(self, records: list[StepRecord]) -> Verdict:
+        assert self.progress is not None
+        if self.agent is not None and any(record.next_generation for record in records):
+            for generation, _ in list(self.agent.groups.values()):
+                if generation.number > self.progress.generation.number:
+                    self.progress.prepare(generation)
+        return self.progress.verdict(records)
+
+    def _decided(self, verdict: Verdict) -> None:
+        assert self.agent is not None
+        assert self.progress is not None
+        number = STOP if verdict.switch_to is None else verdict.switch_to.number
+        self.agent.post(SwitchDecided(generation=number, step=self.progress.step))
+        if verdict.leave:
+            self._depart("the job is stopping" if verdict.stop else "this worker was scaled in")
+        self._pending = verdict.switch_to
+
+    def _apply_switch(self) -> None:
+        """Move to the decided generation; newcomers get the state as of this moment."""
+        target, self._pending = self._pending, None
+        if target is None:
+            return
+        assert self.agent is not None
+        assert self.progress is not None
+        self.group = self.agent.entered(target.number)
+        self.progress.enter(target)
+        self.shown = self.progress.plan()
+        if target.newcomers and target.source == self.me:
+            snapshot = self.progress.snapshot()
+            self._moving = self.framework.start_sending(self.group, snapshot)
+
+    def _await_moved(self) -> None:
+        """Nobody may change the model while it travels, and nobody before it has arrived."""
+        if self._moving is not None:
+            waiting, self._moving = self._moving, None
+            self.teller.transfer = waiting()
+            if self.agent is not None and self.group is not None:
+                self.agent.discard(self.group, only_state=True)
+
+    def _depart(self, why: str) -> None:
+        assert self.agent is not None
+        self.gone = True
+        self.teller.flush()
+        self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
+        self.agent.stop()
+        raise Leave(why)
+
+    # -- records ---------------------------------------------------------------------------
+
+    def _end_loop(self, decided: Round) -> None:
+        """Everyone sees the same round, so everyone's loop ends here."""
+        self.plan, self._records = None, None
+        self.teller.flush()
+        self.over = decided.ended
+        self.loop_closed = True
+        if self.group is not None and self.group.size > 1:
+            self.framework.even_out(self.group, 0)
+        self._mender.done(Act(ended=decided.ended, closed=not decided.ended))
+
+    def _finish_round(self, kind: Kind) -> Round:
+        assert self.progress is not None
+        exchange = self._launch(kind)
+        return self.progress.judge([unpack(row) for row in exchange.result()])
+
+    def _launch(self, kind: Kind, *, samples: int = 0, detail: int = 0) -> Exchange:
+        progress = self.progress
+        assert progress is not None
+        assert self.group is not None
+        word = self.agent.word if self.agent is not None else None
+        record = StepRecord(
+            kind=kind,
+            step=progress.step,
+            samples=samples,
+            want=0,
+            compute_us=int(self._compute_s * 1e6),
+            leaving=int(self.leave_wish),
+            ahead=self.ahead,
+            next_generation=word.generation if word else 0,
+            switch_step=word.switch_step if word else 0,
+            token=word.token if word else 0,
+            detail=detail,
+        )
+        return self.group.exchange(pack(record))
+
+    def _present(self) -> tuple[Progress, Group, Round]:
+        assert self.progress is not None
+        assert self.group is not None
+        return self.progress, self.group, self.round()

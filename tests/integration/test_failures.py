@@ -1,0 +1,162 @@
+"""Workers die, freeze and fail in real jobs; whoever is left goes on and nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from edl.client import Job
+from edl.errors import PeerError
+from tests.integration.conftest import Start
+from tests.integration.judge import Journal, read_journal
+
+SAMPLES, BATCH, EPOCHS = 400, 40, 6
+
+JOURNAL = (
+    *("--samples", str(SAMPLES), "--batch", str(BATCH), "--epochs", str(EPOCHS)),
+    *("--model", "batchnorm", "--optimizer", "adam"),
+)
+
+
+def judge(log: Path) -> Journal:
+    """Every sample once an epoch, the batch constant, replicas equal."""
+    journal = read_journal(log)
+    journal.check_exactly_once(samples=SAMPLES, epochs=set(range(EPOCHS)))
+    journal.check_batches(batch=BATCH, samples=SAMPLES)
+    journal.check_replicas()
+    return journal
+
+
+def wait_step(job: Job, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        # A leader that is frozen or dead cannot answer; soon another one does.
+        with contextlib.suppress(PeerError):
+            if job.status().step >= step:
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"the job did not come to step {step}")
+
+
+def pid_of(job: Job, *, leader: bool) -> int:
+    return next(worker.pid for worker in job.status().workers if worker.leader is leader)
+
+
+@pytest.mark.parametrize("leader", [False, True], ids=["follower", "leader"])
+def test_a_killed_worker_costs_nothing(start: Start, log: Path, *, leader: bool) -> None:
+    job = start("journal.py", "--log", str(log), *JOURNAL, "--pause", "0.06", workers=3)
+    wait_step(job, 10)
+    os.kill(pid_of(job, leader=leader), signal.SIGKILL)
+    result = job.wait(90)
+    assert result.state == "finished", result.why
+    journal = judge(log)
+    assert journal.sizes()[-1] == 2
+    events = [event.what for event in job.events()]
+    assert "job.recovered" in events
+    assert ("leader.changed" in events) is leader
+
+
+def test_two_at_once_the_leader_among_them(start: Start, log: Path) -> None:
+    job = start("journal.py", "--log", str(log), *JOURNAL, "--pause", "0.06", workers=4)
+    wait_step(job, 10)
+    doomed = [pid_of(job, leader=True), pid_of(job, leader=False)]
+    for pid in doomed:
+        os.kill(pid, signal.SIGKILL)
+    result = job.wait(90)
+    assert result.state == "finished", result.why
+    assert judge(log).sizes()[-1] == 2
+
+
+def test_all_but_one(start: Start, log: Path) -> None:
+    job = start("journal.py", "--log", str(log), *JOURNAL, "--pause", "0.06", workers=3)
+    for step in (10, 20):
+        wait_step(job, step)
+        os.kill(pid_of(job, leader=True), signal.SIGKILL)
+    result = job.wait(90)
+    assert result.state == "finished", result.why
+    assert judge(log).sizes()[-1] == 1
+
+
+@pytest.mark.parametrize("leader", [False, True], ids=["follower", "leader"])
+def test_a_frozen_worker_is_lost_and_cannot_come_back(
+    start: Start, log: Path, *, leader: bool
+) -> None:
+    job = start(
+        "journal.py",
+        *("--log", str(log), *JOURNAL, "--pause", "0.3"),
+        workers=3,
+        env={"EDL_SILENCE_S": "2.0"},
+    )
+    wait_step(job, 10)
+    frozen = pid_of(job, leader=leader)
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        wait_step(job, 20)
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    result = job.wait(90)
+    assert result.state == "finished", result.why
+    assert judge(log).sizes()[-1] == 2
+
+
+# Points of a step, of a reduction and of the closing; three workers die one after another.
+CHAINS = {
+    "step": [["step", 8], ["opened", 16], ["record", 24]],
+    "gradients": [["bucket", 8], ["reduced", 16], ["update", 24]],
+    "boundary": [["commit", 8], ["committed", 16], ["evened", 24]],
+    "recovery": [["update", 8], ["mend", 8], ["mended", 8]],
+    "levelling": [["bucket", 8], ["level", 8], ["levelled", 8]],
+    "between": [["reduce", 8], ["reduced-own", 18], ["closing", 28]],
+    "closing": [["closing-round", 8], ["closed", 18], ["shutdown", 0]],
+}
+
+
+@pytest.mark.parametrize("chain", [*CHAINS])
+def test_death_at_a_named_point(start: Start, log: Path, chain: str) -> None:
+    plan = {f"w{index}": point for index, point in enumerate(CHAINS[chain])}
+    job = start(
+        "dying.py",
+        *("--log", str(log), *JOURNAL, "--until", str(log / "never"), "--die", json.dumps(plan)),
+        workers=4,
+    )
+    result = job.wait(120)
+    assert result.state == "finished", result.why
+    ended = {w for w, lines in judge(log).lines.items() if lines[-1]["what"] == "end"}
+    assert ended == {"w3"}
+
+
+# Worker w2 does not get to see the end of a collective that all others have completed.
+LOSSES = {
+    "gradient": {"w2": ["lose-gradient", 8]},
+    "reduction": {"w2": ["lose-reduction", 8]},
+    "buffers": {"w2": ["lose-buffers", 8]},
+    "gradient, and the others die": {
+        "w2": ["lose-gradient", 8], "w0": ["give", 8], "w1": ["give", 8],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*LOSSES])
+def test_whoever_is_behind_takes_the_most_advanced_state(
+    start: Start, log: Path, case: str
+) -> None:
+    plan = LOSSES[case]
+    job = start(
+        "dying.py",
+        *("--log", str(log), *JOURNAL, "--until", str(log / "never"), "--die", json.dumps(plan)),
+        workers=3,
+    )
+    result = job.wait(120)
+    assert result.state == "finished", result.why
+    journal = judge(log)
+    assert journal.lines["w2"][-1]["what"] == "end"
+    # Nobody went back: a step that anyone had committed was not done again.
+    committed = [line["step"] for line in journal.lines["w2"] if line.get("committed")]
+    assert committed == sorted(set(committed))
+    assert any(event.what == "job.recovered" for event in job.events())
