@@ -231,6 +231,15 @@ def test_a_dead_member_that_the_others_have_left_behind_is_lost() -> None:
     assert judgement.lost
 
 
+def test_a_newcomer_that_the_store_told_of_first_stays_a_member() -> None:
+    census = training()
+    joining(census)
+    census.on_generation(generation(2, W0, W1, W2))
+    census.on_event(happened("adjust.switching", "4f2", at=7))
+    assert census.is_member(W2)
+    assert not census.has_left(W2)
+
+
 def test_newcomers_without_a_member_left_wait_for_nothing() -> None:
     census = training()
     joining(census)

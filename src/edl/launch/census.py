@@ -92,9 +92,10 @@ class Census:
             case "adjust.switching":
                 self._switch_step[request_id] = int(fields.get("at", event.step))
                 names = self._named.pop(request_id, ())
+                # The store may have told of it already: who is a member now says nothing.
                 self._move(
-                    joined=(w for w in names if w not in self._members),
-                    left=(w for w in names if w in self._members),
+                    joined=(w for w in names if w not in self._leaving),
+                    left=(w for w in names if w in self._leaving),
                 )
             case "adjust.complete":
                 self._named.pop(request_id, None)
