@@ -152,6 +152,22 @@ def test_checkpoints_of_another_job_are_not_mixed_up_with_this_one(
     assert saved_steps(kept) == [14, 21]
 
 
+def test_a_job_that_is_stopped_keeps_the_step_it_stopped_at(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    kept, end = tmp_path / "kept", tmp_path / "end"
+    endless = ("--log", str(log), "--epochs", "1000", "--until", str(end), "--pause", "0.02")
+    job = start("journal.py", *endless, checkpoint=str(kept), env={"EDL_CHECKPOINT_STEPS": "0"})
+    while job.status().step < 5:
+        assert job.running()
+    result = job.stop()
+    assert result is not None
+    assert result.state == "stopped"
+    steps = max(read_journal(log).counted()) + 1
+    assert saved_steps(kept) == [steps]
+    assert [event.step for event in job.events() if event.what == "checkpoint.saved"] == [steps]
+
+
 def test_two_live_jobs_never_write_to_one_folder(start: Start, log: Path, tmp_path: Path) -> None:
     kept, end = tmp_path / "kept", tmp_path / "end"
     endless = ("--log", str(log), "--epochs", "1000", "--until", str(end))
