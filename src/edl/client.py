@@ -41,9 +41,10 @@ from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder, Result, find_job
 from edl.launch.logs import Tail
 from edl.launch.messages import EndJob
-from edl.launch.seen import bare_status, last_status
+from edl.launch.seen import Seen, bare_status, last_status
 from edl.launch.slots import listed, parse_slots
 from edl.protocol import messages as m
+from edl.runtime.standing import Noted, read_noted
 from edl.types import Address, Gpu, WorkerId
 
 __all__ = ["Event", "Job", "parse_slots", "run", "scale_in", "scale_out"]
@@ -134,6 +135,14 @@ class Job:
                 if time.monotonic() > deadline and self.running():
                     raise
             self._pause(deadline, "no status")
+
+    def restarts(self) -> int:
+        """How often the job began again because no worker was left."""
+        return Seen.read(self._folder).restarts if self._folder else 0
+
+    def checkpoint(self) -> Noted | None:
+        """How it stands with the job's checkpoints; None while there is nothing to tell."""
+        return read_noted(self._folder.path) if self._folder else None
 
     def events(self, since: int = 0, follow: bool = False) -> Iterator[Event]:
         """The job's history after event number `since`; `follow`: until the job is over."""
@@ -320,6 +329,7 @@ def run(
     resume: bool = False,
     max_restarts: int | None = None,
     keep: int = 0,
+    grace_s: float = 0.0,
     store: str = "",
     host: str = "127.0.0.1",
     env: dict[str, str] | None = None,
@@ -345,6 +355,7 @@ def run(
         resume=resume,
         max_restarts=max_restarts,
         keep=keep,
+        grace_s=grace_s,
         store=store,
         host=host,
         env=env or {},

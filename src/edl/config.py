@@ -23,6 +23,9 @@ class Settings:
     switch_allowance_s: float = 0.5
     # How long a leaving worker may take to end its process once its last step is done.
     leave_allowance_s: float = 30.0
+    # How long a worker that got SIGTERM may take to its next boundary; then it is a forced exit, as
+    # by a second SIGTERM. 0: as long as it takes.
+    grace_s: float = 0.0
     # A started process that has not registered by then will not come: imports happen later.
     register_timeout_s: float = 60.0
     # Imports, model and data of a newcomer; long, since nobody waits for it.

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,6 +26,7 @@ from edl.launch.access import Access
 from edl.launch.messages import Release, Reserve, Reserved, Started, StartWorkers
 from edl.protocol import messages as m
 from edl.types import Address, Gpu
+from tests.integration.conftest import SCRIPTS
 
 PATIENCE_S = 30.0
 
@@ -251,6 +253,42 @@ def test_workers_do_not_hear_the_terminals_interrupt(runs: Runs) -> None:
     runs.start("-n", "1", "--name", "j", runs.script(WAITS))
     (pid,) = runs.pids("j", 1)
     assert os.getpgid(pid) == pid
+
+
+def test_a_stop_and_what_it_left_are_told_to_programs(runs: Runs) -> None:
+    runs.start("-n", "2", "--name", "j", runs.script(WAITS))
+    runs.pids("j", 2)
+
+    def ask(*words: str) -> Any:
+        command = [sys.executable, "-m", "edl.cli.main", *words, "--json"]
+        done = subprocess.run(
+            command, env=runs.environment, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    stopped = ask("stop", "j")
+    assert (stopped["job"], stopped["state"]) == ("j", "stopped")
+    (row,) = ask("ps")
+    assert (row["state"], row["workers"]) == ("stopped", 2)
+    shown = ask("status", "j")
+    assert (shown["restarts"], shown["checkpoint"]) == (0, None)
+
+
+def test_grace_that_has_passed_is_a_forced_exit(runs: Runs) -> None:
+    log = runs.folder / "log"
+    log.mkdir()
+    # A step of a minute: there is no boundary within the grace.
+    script = (str(SCRIPTS / "journal.py"), "--log", str(log), "--pause", "60")
+    process = runs.start("-n", "1", "--name", "j", "--grace", "0.5", *script)
+    until((log / "w0.jsonl").exists)
+    until(lambda: "intent" in (log / "w0.jsonl").read_text())
+    (worker,) = Job("j").status().workers
+    os.kill(worker.pid, signal.SIGTERM)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    failures: Any = runs.result("j")["failures"]
+    assert [failure["status"] for failure in failures] == [143]
 
 
 # -- names, ports, strangers -----------------------------------------------------------------

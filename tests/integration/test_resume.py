@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edl.client import Job
-from edl.errors import UsageError
+from edl.errors import Refused, UsageError
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.judge import Journal, read_journal
 
@@ -114,7 +114,10 @@ def test_a_job_whose_workers_are_all_killed_goes_on_by_itself(
     for worker in job.status().workers:
         os.kill(worker.pid, signal.SIGKILL)
     result = job.wait(120)
-    assert (result.state, result.restarts) == ("finished", 1), result
+    assert (result.state, result.restarts, job.restarts()) == ("finished", 1, 1), result
+    noted = job.checkpoint()
+    assert noted is not None
+    assert noted.resumed_by in {"w2", "w3"}
     told = {event.what: event for event in job.events()}
     assert told["job.restarting"].fields["restart"] == 1
     assert "killed by SIGKILL" in str(told["job.restarting"].fields["why"])
@@ -137,11 +140,44 @@ def test_checkpoints_of_another_job_are_not_mixed_up_with_this_one(
     job = start(*arguments, checkpoint=str(kept))
     assert job.wait(120).state == "finished"
     assert saved_steps(kept) == [14, 21]
-    result = start(*arguments, checkpoint=str(kept)).wait(120)
-    assert result.state == "failed"
-    assert result.first_failure is not None
-    assert "go on from it with --resume" in result.first_failure.traceback
+    noted = job.checkpoint()
+    assert noted is not None
+    assert (noted.step, noted.error, noted.resumed) == (21, "", None)
+    saved = [event.step for event in job.events() if event.what == "checkpoint.saved"]
+    assert saved[-1:] == [21]
+    with pytest.raises(UsageError, match=r"the last one of step 21; go on from it with --resume"):
+        start(*arguments, checkpoint=str(kept))
+    with pytest.raises(UsageError, match=r"with --resume"):
+        start(*arguments, checkpoint=f"file://{kept}")
     assert saved_steps(kept) == [14, 21]
+
+
+def test_a_job_that_is_stopped_keeps_the_step_it_stopped_at(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    kept, end = tmp_path / "kept", tmp_path / "end"
+    endless = ("--log", str(log), "--epochs", "1000", "--until", str(end), "--pause", "0.02")
+    job = start("journal.py", *endless, checkpoint=str(kept), env={"EDL_CHECKPOINT_STEPS": "0"})
+    while job.status().step < 5:
+        assert job.running()
+    result = job.stop()
+    assert result is not None
+    assert result.state == "stopped"
+    steps = max(read_journal(log).counted()) + 1
+    assert saved_steps(kept) == [steps]
+    assert [event.step for event in job.events() if event.what == "checkpoint.saved"] == [steps]
+
+
+def test_two_live_jobs_never_write_to_one_folder(start: Start, log: Path, tmp_path: Path) -> None:
+    kept, end = tmp_path / "kept", tmp_path / "end"
+    endless = ("--log", str(log), "--epochs", "1000", "--until", str(end))
+    job = start("journal.py", *endless, name="first", checkpoint=str(kept))
+    with pytest.raises(Refused, match=r"in use: job first \(process \d+\) writes"):
+        start("journal.py", *endless, name="second", checkpoint=str(kept), resume=True)
+    end.touch()
+    assert job.wait(120).state == "finished"
+    again = start("journal.py", *endless, name="second", checkpoint=str(kept), resume=True)
+    assert again.wait(120).state == "finished"
 
 
 def test_a_first_run_may_ask_to_resume(start: Start, log: Path, tmp_path: Path) -> None:
@@ -159,8 +195,10 @@ def test_what_cannot_be_is_told_at_once(start: Start, log: Path, tmp_path: Path)
         start("journal.py", "--log", str(log), resume=True)
     occupied = tmp_path / "file"
     occupied.write_text("here")
-    job = start("journal.py", "--log", str(log), checkpoint=str(occupied))
-    result = job.wait(120)
-    assert result.state == "failed"
-    assert result.first_failure is not None
-    assert "no checkpoints in" in result.first_failure.traceback
+    for where, words in (
+        (str(occupied), "no checkpoints in .*: "),
+        ("nowhere://bucket/job", "nowhere"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            start("journal.py", "--log", str(log), checkpoint=where)
+    assert not list((tmp_path / "home/jobs").iterdir())

@@ -297,6 +297,10 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
+def adam(model: torch.nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters())
+
+
 def grouped(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD([{"params": [p]} for p in model.parameters()], lr=0.1)
 
@@ -314,6 +318,7 @@ def linear(size: int = 2, make: Make = sgd, **options: Any) -> State:
         (linear(3), r"\(2, 2\) in the checkpoint and torch.float32 \(2, 3\)"),
         (linear(dtype=torch.float64), r"torch.float32 \(2, 2\) in the checkpoint"),
         (linear(bias=False), "checkpoint's model has 'bias', the script's has not"),
+        (linear(make=adam), "optimizer is a SGD, this script's a Adam; resume with the optimizer"),
         (linear(make=grouped), r"groups of \[2\] parameters, this script's of \[1, 1\]"),
     ],
 )

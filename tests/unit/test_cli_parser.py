@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from edl.cli.main import main, make_parser
+from edl.cli.run import store_url
 
 COMMANDS = ["run", "ps", "status", "logs", "scale-out", "scale-in", "events", "stop"]
 
@@ -44,6 +45,9 @@ def test_what_follows_the_script_is_for_the_script() -> None:
         ["run", "-n", "0", "train.py"],
         ["run", "--max", "-1", "train.py"],
         ["run", "--output", "some", "train.py"],
+        ["run", "--max-restarts", "-1", "train.py"],
+        ["run", "--keep", "0", "train.py"],
+        ["run", "--grace", "0", "train.py"],
         ["scale-out", "mnist"],
         ["scale-out", "mnist", "--add", "0"],
         ["scale-out", "mnist", "--add", "1", "--gpus", "localhost:0"],
@@ -87,6 +91,13 @@ def test_an_unknown_job_ends_with_status_2(
         (["-n", "3", "--max", "2", "SELF"], "-n 3 is over --max 2"),
         (["-n", "3", "--slots", "2", "SELF"], "2 of 2"),
         (["--name", "a/b", "SELF"], "job name 'a/b'"),
+        (["--keep", "3", "--max", "2", "SELF"], "--keep 3 is not from 1 to --max 2"),
+        (["--checkpoint", "", "SELF"], "--checkpoint is empty"),
+        (["--checkpoint", "SELF", "SELF"], "no checkpoints in"),
+        (["--store", "", "SELF"], "--store is empty"),
+        (["--store", "@nowhere.url", "SELF"], "--store @nowhere.url: the file cannot be read"),
+        (["--store", "consul://host:1", "SELF"], "of no known kind"),
+        (["--host", "192.0.2.1", "SELF"], "cannot listen on 192.0.2.1"),
     ],
 )
 def test_a_job_that_cannot_start_says_why_and_leaves_nothing(
@@ -102,3 +113,17 @@ def test_no_jobs_are_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no jobs" in capsys.readouterr().out
     assert main(["ps", "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
+
+
+def test_a_password_on_the_command_line_is_told_and_one_in_a_file_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "store.url"
+    file.write_text("etcd://me:s3same@127.0.0.1:9\n")
+    assert store_url(f"@{file}") == "etcd://me:s3same@127.0.0.1:9"
+    assert capsys.readouterr().err == ""
+    assert store_url("etcd://me:s3same@127.0.0.1:9") == "etcd://me:s3same@127.0.0.1:9"
+    told = capsys.readouterr().err
+    assert "give --store @FILE" in told
+    assert "s3same" not in told
+    assert store_url(None) == ""

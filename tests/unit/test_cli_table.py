@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import time
+
 from rich.console import Console
 
-from edl.cli.table import adjustment_line, event_line, result_line, status_fields, status_view
-from edl.launch.jobs import Result
+from edl.cli.table import (
+    adjustment_line,
+    event_line,
+    lasting_fields,
+    lasting_line,
+    result_line,
+    status_fields,
+    status_view,
+    told_failures,
+)
+from edl.launch.jobs import Failure, Result
 from edl.protocol.messages import AdjustmentStatus, Happened, Status, WorkerStatus
 from edl.protocol.tale import AdjustmentRecord, Parts
+from edl.runtime.standing import Noted
 from edl.types import Address, WorkerId
 
 
@@ -129,3 +141,45 @@ def test_a_result_is_told_with_its_reason() -> None:
         adjustments=(),
     )
     assert result_line("mnist", result) == "job mnist stopped: 7 steps in 1 min 15 s (edl stop)"
+
+
+def failed(*steps: int | None) -> Result:
+    failures = tuple(
+        Failure(worker=f"w{n}", status=1, reason="exit status 1", traceback="", log="", step=step)
+        for n, step in enumerate(steps)
+    )
+    return Result(
+        state="failed",
+        exit_status=1,
+        why="no worker is left",
+        first_failure=failures[0],
+        steps=7,
+        seconds=1.0,
+        adjustments=(),
+        failures=failures,
+        restarts=2,
+    )
+
+
+def test_both_failures_on_one_batch_are_told_and_else_the_first() -> None:
+    assert [each.worker for each in told_failures(failed(7, 7, 7))] == ["w0", "w1"]
+    assert [each.worker for each in told_failures(failed(7, 8))] == ["w0"]
+    assert [each.worker for each in told_failures(failed(None, None))] == ["w0"]
+    assert result_line("j", failed(7)) == (
+        "job j failed: 7 steps in 1.0 s, 2 restarts (no worker is left)"
+    )
+
+
+def test_a_status_tells_of_checkpoints_and_restarts() -> None:
+    assert lasting_fields(0, None) == {"restarts": 0, "checkpoint": None}
+    assert lasting_line(0, None) == ""
+    noted = Noted(step=21, saved_at=time.time() - 90, error="disk full", failed_step=28, resumed=7)
+    fields = lasting_fields(1, noted)["checkpoint"]
+    assert isinstance(fields, dict)
+    assert 89 < fields.pop("age_s") < 95
+    assert fields == {"step": 21, "error": "disk full", "failed_step": 28, "resumed_from": 7}
+    line = lasting_line(1, noted)
+    assert line.startswith("checkpoint of step 21, 1 min 3")
+    assert line.endswith(
+        "resumed from step 7; 1 restart; CHECKPOINTS FAIL since step 28: disk full"
+    )

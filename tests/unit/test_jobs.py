@@ -240,6 +240,20 @@ def test_a_newcomer_that_the_store_told_of_first_stays_a_member() -> None:
     assert not census.has_left(W2)
 
 
+def test_a_process_that_the_others_took_for_dead_is_expelled_and_a_leaver_is_not() -> None:
+    census = training()
+    assert census.expelled() == set()
+    census.on_generation(generation(2, W0))
+    assert census.expelled() == {W1}
+    assert census.pending() == []
+    census.on_dismissed(W1)
+    assert census.expelled() == set()
+    census = training()
+    census.on_event(happened("adjust.accepted", "5a1", kind="scale_in", workers="w1"))
+    census.on_generation(generation(2, W0))
+    assert census.expelled() == set()
+
+
 def test_newcomers_without_a_member_left_wait_for_nothing() -> None:
     census = training()
     joining(census)

@@ -55,6 +55,14 @@ class Job:
         self.saver = Saver(self.shelf, clock=self.clock, **intervals)
         self.copies: list[int] = []
 
+    def stop(self, step: int) -> None:
+        def copy() -> Copied:
+            self.copies.append(step)
+            return {}, {"step": step}
+
+        self.saver.last(step, copy)
+        assert self.saver.close(10)
+
     def reach(self, step: int) -> None:
         def copy() -> Copied:
             self.copies.append(step)
@@ -222,3 +230,32 @@ def test_a_copy_that_cannot_be_made_is_a_failure_too(caplog: pytest.LogCaptureFi
     assert told.exc_info
     job.reach_all(range(11, 22))
     assert job.shelf.saved == [20]
+
+
+def test_a_job_that_stops_keeps_its_last_step() -> None:
+    job = Job(every_steps=10)
+    for step in range(1, 6):
+        job.reach(step)
+    job.stop(5)
+    assert job.shelf.saved == [5]
+    # Once is enough.
+    job.stop(5)
+    assert job.shelf.saved == [5]
+
+
+def test_a_job_that_stops_writes_what_was_copied_at_that_step() -> None:
+    job = Job(every_steps=5)
+    for step in range(1, 6):
+        job.reach(step)
+    job.stop(5)
+    assert (job.shelf.saved, job.copies) == ([5], [5])
+
+
+def test_a_job_that_stops_waits_for_one_write_and_not_for_two() -> None:
+    job = Job(every_steps=2)
+    job.shelf.open.clear()
+    for step in range(1, 4):
+        job.reach(step)
+    threading.Timer(0.05, job.shelf.open.set).start()
+    job.stop(3)
+    assert job.shelf.saved == [2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import sys
 from dataclasses import asdict
@@ -14,6 +15,8 @@ from edl.cli.table import (
     adjustment_line,
     event_line,
     jobs_table,
+    lasting_fields,
+    lasting_line,
     result_line,
     status_fields,
     status_view,
@@ -28,6 +31,8 @@ from edl.protocol.messages import AdjustmentRecord
 __all__ = ["events", "logs", "ps", "scale_in", "scale_out", "status", "stop"]
 
 PS_TIMEOUT_S = 1.0
+# So many workers a core may be meant, such as ones that mostly wait; more is rather a slip.
+CROWD = 4
 
 
 def ps(options: argparse.Namespace) -> int:
@@ -46,16 +51,22 @@ def status(options: argparse.Namespace) -> int:
     job = Job(options.job)
     now = job.status()
     result = None if job.running() else job.result()
+    restarts, noted = job.restarts(), job.checkpoint()
     if options.json:
-        fields = status_fields(job.name, now)
+        fields = {**status_fields(job.name, now), **lasting_fields(restarts, noted)}
         if result is not None:
             fields["result"] = asdict(result)
         _print_json(fields)
         return 0
+    lasting = lasting_line(restarts, noted)
     if result is None:
         _console().print(status_view(job.name, now))
+    else:
+        print(result_line(job.name, result))
+    if lasting:
+        print(lasting)
+    if result is None:
         return 0
-    print(result_line(job.name, result))
     for failure in told_failures(result) if result.first_failure else ():
         order = "first failure" if failure == result.first_failure else "then"
         print(f"{order}: worker {failure.worker}, {failure.reason}; log: {failure.log}")
@@ -81,6 +92,7 @@ def scale_out(options: argparse.Namespace) -> int:
     job = Job(options.job, timeout_s=options.timeout)
     wish = options.add if options.add is not None else parse_slots(options.gpus)
     options.request_id = options.request_id or secrets.token_hex(4)
+    _warn_of_crowding(job, wish if isinstance(wish, int) else len(wish))
     record = job.scale_out(wish, wait=not options.no_wait, request_id=options.request_id)
     return _print_adjustment(options, record)
 
@@ -105,8 +117,26 @@ def scale_in(options: argparse.Namespace) -> int:
 def stop(options: argparse.Namespace) -> int:
     job = Job(options.job, timeout_s=options.timeout)
     result = job.stop(options.force, wait=not options.no_wait)
-    print(result_line(job.name, result) if result else f"job {job.name} is stopping")
+    if options.json:
+        stopping: dict[str, object] = {"job": job.name, "state": "stopping"}
+        _print_json({"job": job.name, **asdict(result)} if result else stopping)
+    else:
+        print(result_line(job.name, result) if result else f"job {job.name} is stopping")
     return 0
+
+
+def _warn_of_crowding(job: Job, more: int) -> None:
+    """Where there are no GPUs nothing limits the number of workers, but all share the cores."""
+    try:
+        workers = sum(worker.rank >= 0 for worker in job.status().workers) + more
+    except EdlError:
+        return  # whatever is wrong, the request itself tells
+    cores = len(os.sched_getaffinity(0))
+    if workers > CROWD * cores:
+        print(
+            f"edl: {workers} workers will share {cores} cores, and slow each other",
+            file=sys.stderr,
+        )
 
 
 def _print_adjustment(options: argparse.Namespace, record: AdjustmentRecord | None) -> int:

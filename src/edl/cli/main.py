@@ -87,6 +87,7 @@ def add_run(commands: Commands) -> None:
         "edl run -n 2 --min 2 --max 8 --name mnist train.py\n"
         "edl run -d --name mnist train.py      in the background; then `edl logs -f mnist`\n"
         "edl run --checkpoint runs/mnist --max-restarts 5 train.py\n"
+        "edl run --grace 25 train.py           where machines are taken away after 30 s\n"
         "edl run --keep 4 train.py             a new worker for each that is lost\n"
         "edl run --store etcd://10.0.0.5:2379 --host 10.0.0.7 train.py\n"
         "edl run --store @store.url train.py   the store's URL, with a password, from a file",
@@ -133,6 +134,13 @@ def add_lasting(parser: Parser) -> None:
         metavar="N",
         help="when no worker is left, go on from the last checkpoint; at most N times in a row "
         "without getting further (3 with --checkpoint, else 0)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=seconds,
+        metavar="S",
+        help="how long a worker that got SIGTERM has until its next boundary, before it is a "
+        "forced exit (as long as it takes)",
     )
     parser.add_argument(
         "--store",
@@ -228,6 +236,7 @@ def add_changing(commands: Commands) -> None:
     parser.add_argument("--force", action="store_true", help="kill the workers now")
     parser.add_argument("--no-wait", action="store_true", help="return at once")
     parser.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="wait (60)")
+    add_json(parser)
 
 
 def add_job(parser: Parser) -> None:

@@ -140,6 +140,7 @@ def run(options: argparse.Namespace) -> int:
         resume=options.resume,
         max_restarts=options.max_restarts,
         keep=options.keep,
+        grace_s=options.grace or 0.0,
         store=store_url(options.store),
         host=options.host,
     )

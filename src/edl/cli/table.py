@@ -13,11 +13,14 @@ from rich.text import Text
 from edl.client import Event
 from edl.launch.jobs import Failure, Result
 from edl.protocol.messages import AdjustmentRecord, Happened, Status
+from edl.runtime.standing import Noted
 
 __all__ = [
     "adjustment_line",
     "event_line",
     "jobs_table",
+    "lasting_fields",
+    "lasting_line",
     "live_view",
     "notable",
     "result_line",
@@ -84,6 +87,36 @@ def status_fields(job: str, status: Status) -> dict[str, object]:
         },
         "adjustments": status.adjustments,
     }
+
+
+def lasting_fields(restarts: int, noted: Noted | None) -> dict[str, object]:
+    """What `edl status --json` adds: restarts, and how it stands with checkpoints."""
+    checkpoint: dict[str, object] | None = None
+    if noted is not None:
+        age_s = round(max(0.0, time.time() - noted.saved_at), 1) if noted.step is not None else None
+        checkpoint = {
+            "step": noted.step,
+            "age_s": age_s,
+            "error": noted.error,
+            "failed_step": noted.failed_step if noted.error else None,
+            "resumed_from": noted.resumed,
+        }
+    return {"restarts": restarts, "checkpoint": checkpoint}
+
+
+def lasting_line(restarts: int, noted: Noted | None) -> str:
+    """The same for the eye; empty where there is nothing to tell."""
+    parts: list[str] = []
+    if noted is not None and noted.step is not None:
+        age = _duration(max(0.0, time.time() - noted.saved_at))
+        parts.append(f"checkpoint of step {noted.step}, {age} old")
+    if noted is not None and noted.resumed is not None:
+        parts.append(f"resumed from step {noted.resumed}")
+    if restarts:
+        parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
+    if noted is not None and noted.error:
+        parts.append(f"CHECKPOINTS FAIL since step {noted.failed_step}: {noted.error}")
+    return "; ".join(parts)
 
 
 def headline(job: str, status: Status) -> Text:

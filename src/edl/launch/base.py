@@ -39,6 +39,7 @@ class JobSpec:
     resume: bool = False  # from the last one there
     store: str = ""  # URL of a store that others serve; empty: the launcher's own
     host: str = "127.0.0.1"  # the address that launcher and workers listen on
+    grace_s: float = 0.0  # between SIGTERM to a worker and its forced exit; 0: unlimited
     keep: int = 0  # lost workers are replaced while there are fewer; 0: never
     max_restarts: int | None = None  # when nobody survived; None: see `restarts`
     env: dict[str, str] = field(default_factory=dict)

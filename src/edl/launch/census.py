@@ -169,6 +169,10 @@ class Census:
         gone = self.founded and not self.over and not (mine & self._members)
         return gone and bool(self._alive) and not self._strangers()
 
+    def expelled(self) -> set[WorkerId]:
+        """Processes that still run, and that the others took for dead and went on without."""
+        return (self._alive & self._left) - self._leaving - self._dismissed
+
     def working(self) -> int:
         """How many members are known to be there."""
         return len(self._members - self._lost)

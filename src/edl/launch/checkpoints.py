@@ -1,16 +1,81 @@
-"""News of a job's checkpoints for its history: saved, failed, gone on from.
+"""A launcher's part in checkpoints: whether the folder will do, whose it is, and what came of them.
 
-Owns: what of it was told. Holds: each is told once.
+Owns: the folder's owner mark, for as long as the launcher lives, and what of the news was told.
+Holds: two live jobs of a machine never write to one folder; each piece of news is told once.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+from pathlib import Path
+
+from edl.errors import CheckpointError, Refused, UsageError
 from edl.launch.jobs import JobFolder
+from edl.runtime.checkpoint import CheckpointFolder
 from edl.runtime.standing import Noted, read_noted
 
-__all__ = ["CheckpointNews"]
+__all__ = ["CheckpointNews", "Ownership", "own"]
+
+OWNER = ".edl-owner"
 
 News = tuple[str, int, dict[str, str | int | float]]
+
+
+class Ownership:
+    """The mark of a folder's owner; the kernel takes it away from whoever ends."""
+
+    def __init__(self, mark: int = -1) -> None:
+        self._mark = mark
+
+    def release(self) -> None:
+        if self._mark >= 0:
+            os.close(self._mark)
+            self._mark = -1
+
+
+def own(where: str, *, job: str, resume: bool) -> Ownership:
+    """Look at the folder before a worker is started, and keep other jobs out of it.
+
+    UsageError, with what to do, where it is of no known kind, cannot be written to, or holds what
+    another job has left; Refused where another job writes to it now. The mark is for folders of
+    this machine: elsewhere nothing tells whether its owner lives.
+    """
+    if not where:
+        return Ownership()
+    try:
+        folder = CheckpointFolder(where)
+        folder.prepare()
+        steps = [] if resume else folder.steps()
+    except CheckpointError as error:
+        raise UsageError(f"--checkpoint {where}: {error}") from error
+    mark = _marked(where, job)
+    if steps:
+        mark.release()
+        raise UsageError(
+            f"{folder.where} holds checkpoints, the last one of step {steps[-1]}; go on from it "
+            "with --resume, or give another --checkpoint folder"
+        )
+    return mark
+
+
+def _marked(where: str, job: str) -> Ownership:
+    path = Path(where.removeprefix("file://"))
+    if "://" in str(path) or "::" in where or not path.is_dir():
+        return Ownership()
+    mark = os.open(path / OWNER, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(mark, 200, 0).decode(errors="replace").strip() or "another job"
+        os.close(mark)
+        raise Refused(
+            f"{where} is in use: {owner} writes its checkpoints there now; give this job another "
+            "--checkpoint folder, or end that one first"
+        ) from None
+    os.ftruncate(mark, 0)
+    os.pwrite(mark, f"job {job} (process {os.getpid()})\n".encode(), 0)
+    return Ownership(mark)
 
 
 class CheckpointNews:

@@ -10,17 +10,24 @@ from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder
 from edl.protocol.messages import Joiner
 
-__all__ = ["KEEP_MEMORY", "checkpoint_environment", "worker_environment"]
+__all__ = ["KEEP_MEMORY", "checkpoint_environment", "checkpoint_place", "worker_environment"]
+
+
+def checkpoint_place(spec: JobSpec) -> str:
+    """Where checkpoints go: a URL, or a whole path, since a script may change its folder."""
+    where = spec.checkpoint
+    local = "://" not in where and "::" not in where
+    return os.path.abspath(os.path.expanduser(where)) if where and local else where
 
 
 def checkpoint_environment(spec: JobSpec, *, again: bool = False) -> dict[str, str]:
-    """Where the job's checkpoints go, and whether it goes on from one; `again`: after a restart."""
+    """Where checkpoints go, and whether the job goes on from one; `again`: after a restart."""
     if not spec.checkpoint:
         return {}
-    local = "://" not in spec.checkpoint and "::" not in spec.checkpoint
-    # A worker's script may change its folder; the path means the launcher's.
-    where = os.path.abspath(os.path.expanduser(spec.checkpoint)) if local else spec.checkpoint
-    return {"EDL_CHECKPOINT": where, "EDL_RESUME": "1" if spec.resume or again else ""}
+    return {
+        "EDL_CHECKPOINT": checkpoint_place(spec),
+        "EDL_RESUME": "1" if spec.resume or again else "",
+    }
 
 
 # A training step on a CPU frees and takes its gradients' memory again. By default the C library

@@ -13,7 +13,7 @@ import queue
 import time
 from dataclasses import asdict, replace
 
-from edl.launch.jobs import JobFolder
+from edl.launch.jobs import JobFolder, Result
 from edl.protocol.messages import Happened
 
 __all__ = ["History"]
@@ -53,6 +53,13 @@ class History:
                 fields=fields,
             )
         )
+
+    def failed(self, result: Result) -> None:
+        """The last line of a job that failed: no leader is left to write it."""
+        first, fields = result.first_failure, {"why": result.why}
+        if first is not None:
+            fields |= {"worker": first.worker, "reason": first.reason, "log": first.log}
+        self.note("job.failed", step=result.steps, **fields)
 
     def say(self, line: str) -> None:
         self.told.put(line)

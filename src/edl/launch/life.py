@@ -24,6 +24,7 @@ from edl.launch.base import Backend, Ended, JobSpec
 from edl.launch.census import Census, Judged
 from edl.launch.checkpoints import CheckpointNews
 from edl.launch.crew import Crew
+from edl.launch.departures import Departures
 from edl.launch.dismissal import Dismissal
 from edl.launch.ending import Ending
 from edl.launch.follow import Follower
@@ -38,7 +39,7 @@ from edl.launch.slots import SlotBook
 from edl.protocol.conductor import GENERATION_KEY
 from edl.protocol.election import LEADER_KEY
 from edl.protocol.leader import STATE_KEY
-from edl.protocol.messages import Happened, Joiner, ProcessEnded, Status, StopJob
+from edl.protocol.messages import Happened, Joiner, Status, StopJob
 from edl.store.base import Versioned
 from edl.types import WorkerId
 from edl.wire.hub import Hub, Peer
@@ -86,7 +87,6 @@ class Life:
             processes=processes,
             environment=environment,
         )
-        self._gone: set[WorkerId] = set()  # members of whose end the leader is being told
         self._interrupts = 0
         self._restarts = Restarts(most=spec.restarts, checkpoint=bool(spec.checkpoint))
         self._due: float | None = None  # when the next run begins, between two
@@ -121,8 +121,8 @@ class Life:
             on_status=self._on_status,
             on_answer=lambda answer: self._replacer.on_answer(answer, time.monotonic()),
         )
+        self._departures = Departures(self.follower, self._census)
         self._replacer.restart()
-        self._gone.clear()
 
     def close(self) -> None:
         self.history.close()
@@ -153,7 +153,7 @@ class Life:
     def give_up(self, request_id: str) -> None:
         """The leader decides: it undoes the adjustment, unless the switch has happened."""
         for worker in self._census.of_request(request_id):
-            self._tell_gone(worker, request_id, "its requester gave up")
+            self._departures.tell(worker, request_id, "its requester gave up")
 
     def alive(self) -> tuple[WorkerId, ...]:
         return self._processes.alive()
@@ -197,7 +197,10 @@ class Life:
             self._census.on_leader(news.value is not None, time.monotonic())
             self.follower.on_leader(news.value, news.revision)
         elif key == GENERATION_KEY and news.value is not None:
-            self._census.on_generation(news.value)
+            try:
+                self._census.on_generation(news.value)
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("launch.generation unreadable why=%r", repr(error))
         elif key == STATE_KEY and news.value is not None:
             self._census.on_state(news.value.decode(errors="replace"))
 
@@ -226,11 +229,12 @@ class Life:
         self.follower.on_tick(now)
         for what, step, fields in self._checkpoints.poll():
             self.history.note(what, step=step, **fields)
-        self._withdraw_gone()
+        self._departures.tidy()
         if self._census.founded and not self.over():
             self._replacer.on_tick(self._census.working(), now)
+        self._notice_expelled(now)
         if self._census.over:
-            self._dismiss(self._census.pending())
+            self._dismiss([*self._census.pending(), *self._census.expelled()])
         elif self._census.deserted() and not self._ending.forced:
             self._end_all()
         if not self._census.open and not self._census.elsewhere(now):
@@ -247,7 +251,7 @@ class Life:
         self._census.on_ended(ended, now)
         self._ending.also_ended(ended)
         if not self._census.over:
-            self._tell_gone(worker, self._census.request_of(worker), how)
+            self._departures.tell(worker, self._census.request_of(worker), how)
 
     def _on_judged(self, judged: Judged) -> None:
         worker = judged.ended.worker
@@ -266,23 +270,21 @@ class Life:
         left, least = self._census.working(), self._spec.min_workers
         self.history.note("process.ended", step=self._census.step, worker=worker, how=how)
         reason = self._ending.lose(judged)
-        self._replacer.on_lost(worker, time.monotonic())
+        if not self._departures.was_expelled(worker):
+            self._replacer.on_lost(worker, time.monotonic())
         if reason:
             self.history.say(f"{reason}: the job ends")
             self._end_all()
         elif 0 < left < least:
             self.history.note("job.short", step=self._census.step, workers=left, min=least)
 
-    def _tell_gone(self, worker: WorkerId, request_id: str, why: str) -> None:
-        gone = ProcessEnded(request_id=request_id, worker=worker, why=why)
-        self.follower.tell(f"gone-{worker}", gone)
-        self._gone.add(worker)
-
-    def _withdraw_gone(self) -> None:
-        """Who is in no generation any more need not be reported to the next leader."""
-        for worker in [each for each in self._gone if self._census.has_left(each)]:
-            self._gone.discard(worker)
-            self.follower.withdraw(f"gone-{worker}")
+    def _notice_expelled(self, now: float) -> None:
+        """One that is frozen is lost too, and cannot go by itself: it has its time, as leavers."""
+        for worker in self._departures.newly_expelled():
+            self._replacer.on_lost(worker, now)
+            log.warning("launch.expelled worker=%s", worker)
+            allowance_s = self._settings.leave_allowance_s
+            self._hub.call_later(allowance_s, partial(self._dismiss, [worker]))
 
     # -- what the leader says --------------------------------------------------------------
 
@@ -290,7 +292,7 @@ class Life:
         self.status = status
         self._census.on_status(status)
         if status.generation and time.monotonic() >= self._see_at:
-            self._see(Seen.of(status))
+            self._see(Seen.of(status, restarts=self._restarts.count))
 
     def _see(self, seen: Seen) -> None:
         self._seen, self._see_at = seen, time.monotonic() + EVERY_S
@@ -311,9 +313,7 @@ class Life:
             self._hub.call_later(UNDONE_S, partial(self._dismiss, pending))
         if event.what in ("adjust.complete", "adjust.undone"):
             # The adjustment is settled, so nobody needs to hear again whose process ended.
-            for worker in self._census.started_for(event.request_id):
-                if not self._census.is_member(worker):
-                    self.follower.withdraw(f"gone-{worker}")
+            self._departures.settled(self._census.started_for(event.request_id))
 
     # -- ending ----------------------------------------------------------------------------
 
@@ -372,6 +372,7 @@ class Life:
         self._due = time.monotonic() + again.pause_s
         self.follower.close()
         self.status = None
+        self._see(replace(self._seen, step=result.steps, restarts=again.number))
         first = result.first_failure
         why = f"{result.why} ({first.worker}: {first.reason})" if first else result.why
         self.history.note(
@@ -398,22 +399,16 @@ class Life:
     def _conclude(self, result: Result) -> None:
         self._due = None
         self.result = result
-        last = Seen.of(self.status) if self.status and self.status.generation else self._seen
+        told = self.status if self.status and self.status.generation else None
+        last = Seen.of(told, restarts=result.restarts) if told else self._seen
         self._see(replace(last, step=max(last.step, result.steps), workers=self._census.size))
         try:
             self._folder.write_result(result)
         except OSError as error:
             log.error("launch.result not written why=%r", str(error))
         if result.state == "failed":
-            self._tell_failure(result)
+            self.history.failed(result)
         log.info("launch.over state=%s status=%d", result.state, result.exit_status)
         self.service.on_job_over(f"job {self._folder.name}: {result.state}")
         self.follower.close()
         self.over_event.set()
-
-    def _tell_failure(self, result: Result) -> None:
-        """The history's last line: no leader is left to write it."""
-        first, fields = result.first_failure, {"why": result.why}
-        if first is not None:
-            fields |= {"worker": first.worker, "reason": first.reason, "log": first.log}
-        self.history.note("job.failed", step=result.steps, **fields)

@@ -6,6 +6,7 @@ begin; when `close` returns the port is free and the name can be used again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 from edl.config import Settings
 from edl.errors import StoreError, UsageError
 from edl.launch.base import JobSpec
+from edl.launch.checkpoints import own
+from edl.launch.environment import checkpoint_place
 from edl.launch.jobs import Claim, JobFolder, JobInfo, Result, claim
 from edl.launch.keys import Keys
 from edl.launch.life import Life
@@ -49,25 +52,24 @@ class LocalLauncher:
             min_workers=spec.min_workers,
             max_workers=spec.max_workers,
         )
+        if spec.grace_s:
+            self._settings = replace(self._settings, grace_s=spec.grace_s)
         self._slots = SlotBook(_devices(spec), limit=spec.slots, oversubscribe=spec.oversubscribe)
         self._slots.check_room(spec.founders(self._slots.gpus))
         self._tls = Tls.from_environment({**os.environ, **spec.env})
         self._claim: Claim = claim(spec.name, stem=script.stem)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._claim.withdraw)
+            self._checkpoints = own(
+                checkpoint_place(spec), job=self.folder.name, resume=spec.resume
+            )
+            undo.callback(self._checkpoints.release)
             self._hub = self._new_hub()
-            try:
-                self._keys = self._new_keys()
-                try:
-                    self._life = self._new_life(script)
-                except BaseException:
-                    self._keys.close()
-                    raise
-            except BaseException:
-                self._hub.stop()
-                raise
-        except BaseException:
-            self._claim.withdraw()
-            raise
+            undo.callback(self._hub.stop)
+            self._keys = self._new_keys()
+            undo.callback(self._keys.close)
+            self._life = self._new_life(script)
+            undo.pop_all()
 
     @property
     def folder(self) -> JobFolder:
@@ -106,6 +108,7 @@ class LocalLauncher:
         self._keys.close()
         self._hub.stop()
         self._life.close()
+        self._checkpoints.release()
         self._claim.release()
 
     # -- making ----------------------------------------------------------------------------

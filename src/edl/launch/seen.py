@@ -28,10 +28,12 @@ class Seen:
     generation: int = 0
     batch: int = 0
     workers: int = 0
+    restarts: int = 0
 
     @staticmethod
-    def of(status: Status) -> Seen:
+    def of(status: Status, *, restarts: int = 0) -> Seen:
         return Seen(
+            restarts=restarts,
             step=status.step,
             epoch=status.epoch,
             epochs=status.epochs,

@@ -1,6 +1,7 @@
 """SIGTERM is a preemption notice: this worker asks to leave at the next boundary.
 
-A second one is an order. Before training has begun there is no boundary to wait for.
+A second one is an order, and so is the end of the grace that was given (`edl run --grace`): a
+forced exit, which the others survive. Before training has begun there is no boundary to wait for.
 """
 
 from __future__ import annotations
@@ -29,5 +30,11 @@ def install_signals(session: Session) -> None:
             session.abandon()
             raise SystemExit(_STATUS)
         session.leave_wish = True
+        if grace_s > 0:
+            # A thread of its own: the main one may be in a step that takes longer than that.
+            late = threading.Timer(grace_s, os._exit, (_STATUS,))
+            late.daemon = True
+            late.start()
 
+    grace_s = session.agent.identity.settings.grace_s
     signal.signal(signal.SIGTERM, on_sigterm)

@@ -18,7 +18,7 @@ from edl.protocol import messages as m
 from edl.protocol.election import LEADER_KEY, Known, read_leader
 from edl.runtime.clock import now
 from edl.runtime.identity import Identity
-from edl.store.base import open_store
+from edl.store.base import Store, open_store
 from edl.store.url import with_run
 from edl.wire.channel import Channel
 from edl.wire.codec import Codec
@@ -93,9 +93,14 @@ def _ask(identity: Identity, request: m.ScaleOut) -> object:
         secret=identity.secret,
         codec=Codec(m.MESSAGES),
         timeout_s=ANSWER_S,
+        tls=identity.tls,
     ) as channel:
         channel.send(request)
         return channel.receive(ANSWER_S)
+
+
+def _open(identity: Identity) -> Store:
+    return open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
 
 
 def _leader(identity: Identity) -> Known | None:

@@ -9,7 +9,8 @@ reads, and everybody else takes the state from it as ever.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from edl.config import Settings
@@ -83,12 +84,21 @@ class Keeper:
                 on_done=self._note,
             )
 
-        def copy() -> Copied:
-            tensors, skeleton = self._framework.capture()
-            extra = {"progress": progress.snapshot(), "framework": skeleton}
-            return tensors, extra
+        self._saver.boundary(progress.step, lambda: self._copy(progress))
 
-        self._saver.boundary(progress.step, copy)
+    @contextmanager
+    def stopping(self, progress: Progress) -> Iterator[None]:
+        """Everybody leaves after this step, before the script's end: keep what was reached."""
+        if self._saver is not None:
+            self._saver.last(progress.step, lambda: self._copy(progress))
+        try:
+            yield
+        finally:
+            self.close()
+
+    def _copy(self, progress: Progress) -> Copied:
+        tensors, skeleton = self._framework.capture()
+        return tensors, {"progress": progress.snapshot(), "framework": skeleton}
 
     def _note(self, step: int, error: str) -> None:
         if self._job_folder is None:
@@ -102,6 +112,11 @@ class Keeper:
         """The closing record proves the last step: what was copied of it may be written."""
         if self._saver is not None:
             self._saver.stable()
+        self.close()
+
+    def close(self) -> None:
+        """Give what is being written its time."""
+        if self._saver is not None:
             self._saver.close(CLOSE_S)
 
 

@@ -107,6 +107,15 @@ class Saver:
         )
         self._writer.start()
 
+    def last(self, step: int, copy: Callable[[], Copied]) -> None:
+        """The job stops with this step, here and everywhere: keep it, whatever is due.
+
+        Unless one is being written just now: that one is recent, and nobody waits for two.
+        """
+        if self._held is None and self._writing is None and step > self._tried_step:
+            self._take(step, copy)
+        self.stable()
+
     def _due(self, step: int) -> bool:
         steps, seconds = step - self._tried_step, self._clock() - self._tried_at
         return steps > 0 and (

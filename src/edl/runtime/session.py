@@ -229,7 +229,10 @@ class Session(Rounds):
             self._keeper.boundary(progress, rank=group.rank)
         if not self.ends_loop():
             verdict = self._verdict(records)
-            if verdict.stop or verdict.switch_to is not None:
+            if verdict.stop and self._keeper is not None:
+                with self._keeper.stopping(progress):
+                    self._decided(verdict)
+            elif verdict.stop or verdict.switch_to is not None:
                 self._decided(verdict)
 
     # -- loops -----------------------------------------------------------------------------

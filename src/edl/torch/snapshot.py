@@ -61,6 +61,7 @@ def capture(state: State) -> tuple[dict[str, dict[str, Array]], dict[str, Any]]:
     optimizers = [
         {
             "state": out.add(optimizer.state_dict(), f"optimizer.{index}"),
+            "kind": _kind(optimizer),
             "groups": _group_sizes(optimizer),
             "homes": [p.device.type for p in _parameters(optimizer)],
         }
@@ -202,6 +203,12 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    """The class that the script chose, beneath the one that makes it elastic."""
+    kind = type(optimizer)
+    return kind.__mro__[1].__name__ if getattr(kind, "edl_elastic", False) else kind.__name__
+
+
 def _group_sizes(optimizer: torch.optim.Optimizer) -> list[int]:
     return [len(group["params"]) for group in optimizer.param_groups]
 
@@ -277,6 +284,8 @@ class _Incoming:
             {name: whole(part) for name, part in m["extra"].items()} for m in skeleton["models"]
         ]
         self.optimizers = [whole(part["state"]) for part in skeleton["optimizers"]]
+        # One that an older EDL wrote does not say.
+        self.kinds = [str(part.get("kind", "")) for part in skeleton["optimizers"]]
         self.groups = [list(part["groups"]) for part in skeleton["optimizers"]]
         self.homes: list[list[str]] = [list(part["homes"]) for part in skeleton["optimizers"]]
         self.registered = [whole(part) for part in skeleton["registered"]]
@@ -296,6 +305,12 @@ class _Incoming:
                 )
         for model, tensors in zip(state.models, self.models, strict=True):
             _check_model(module_tensors(model, live=True), tensors)
+        for optimizer, kind in zip(state.optimizers, self.kinds, strict=True):
+            if kind and kind != _kind(optimizer):
+                raise UsageError(
+                    f"the checkpoint's optimizer is a {kind}, this script's a {_kind(optimizer)}; "
+                    "resume with the optimizer that it is of, or give another --checkpoint folder"
+                )
         for optimizer, groups in zip(state.optimizers, self.groups, strict=True):
             if groups != _group_sizes(optimizer):
                 raise UsageError(

@@ -1,0 +1,131 @@
+"""What the launcher does about workers that are lost: goes on, replaces, begins again, or ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from edl.client import Job
+from edl.errors import EdlError
+from tests.contract.servers import until
+from tests.integration.conftest import Start
+from tests.integration.judge import read_journal
+
+SAMPLES, BATCH = 400, 40
+
+
+def journal(log: Path, end: Path | None = None, *, epochs: int = 6) -> tuple[str, ...]:
+    size = ("--samples", str(SAMPLES), "--batch", str(BATCH), "--log", str(log))
+    if end is None:
+        return (*size, "--epochs", str(epochs), "--pause", "0.06")
+    pace = ("--pause", "0.1", "--pause-until", str(end))
+    return (*size, "--epochs", "1000", "--until", str(end), *pace)
+
+
+def members(job: Job) -> set[str]:
+    try:
+        return {str(worker.id) for worker in job.status().workers if worker.rank >= 0}
+    except EdlError:
+        return set()  # the leader is the one that was killed
+
+
+def kill(job: Job, worker: str) -> None:
+    (pid,) = [each.pid for each in job.status().workers if each.id == worker]
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_lost_worker_is_replaced_and_one_that_left_is_not(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    job = start("journal.py", *journal(log, end), workers=3, keep=3)
+    until(lambda: job.status().step > 3, "the job to train")
+    kill(job, "w1")
+    until(lambda: members(job) == {"w0", "w2", "w3"}, "a replacement", 60.0)
+    assert job.scale_in(["w2"]) is not None
+    kill(job, "w0")
+    until(lambda: members(job) == {"w3", "w4"}, "another, but none for the one that left", 60.0)
+    end.touch()
+    result = job.wait(120)
+    assert (result.state, result.exit_status) == ("finished", 0)
+    assert [failure.worker for failure in result.failures] == ["w1", "w0"]
+    assert [event.fields["worker"] for event in job.events() if event.what == "process.ended"] == [
+        "w1",
+        "w0",
+    ]
+    written = read_journal(log)
+    written.check_exactly_once(samples=SAMPLES, epochs=set(range(max(written.used()) + 1)))
+    written.check_replicas()
+
+
+def test_a_worker_that_raises_alone_costs_the_job_that_worker(start: Start, log: Path) -> None:
+    job = start(
+        "raising.py",
+        *journal(log),
+        workers=3,
+        min_workers=3,
+        env={"EDL_TEST_RAISE": "worker=w1"},
+    )
+    result = job.wait(120)
+    assert (result.state, result.exit_status) == ("finished", 0)
+    (failure,) = result.failures
+    assert (failure.worker, failure.step) == ("w1", 8)
+    assert "OSError: my disk is full" in failure.traceback
+    (short,) = [event for event in job.events() if event.what == "job.short"]
+    assert short.fields == {"workers": 2, "min": 3}
+    written = read_journal(log)
+    written.check_exactly_once(samples=SAMPLES, epochs=set(range(6)))
+    written.check_replicas()
+
+
+def test_a_batch_that_raises_on_two_workers_ends_the_job(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    job = start(
+        "raising.py",
+        *journal(log),
+        workers=3,
+        checkpoint=str(tmp_path / "kept"),
+        env={"EDL_TEST_RAISE": "sample=77", "EDL_CHECKPOINT_STEPS": "4"},
+    )
+    result = job.wait(120)
+    assert (result.state, result.restarts) == ("failed", 0)
+    assert "failed on the same batch" in result.why
+    assert "not started again" in result.why
+    first, second = result.failures[:2]
+    assert first.worker != second.worker
+    assert first.step == second.step
+    for failure in (first, second):
+        assert "ValueError: sample 77 is a banana" in failure.traceback
+
+
+def test_a_script_that_fails_again_at_the_same_step_is_not_begun_a_third_time(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    job = start(
+        "raising.py",
+        *journal(log),
+        workers=1,
+        checkpoint=str(tmp_path / "kept"),
+        env={"EDL_TEST_RAISE": "sample=77", "EDL_CHECKPOINT_STEPS": "4"},
+    )
+    result = job.wait(120)
+    assert (result.state, result.restarts) == ("failed", 1)
+    assert "ValueError at step" in result.why
+    assert "happened again" in result.why
+
+
+@pytest.mark.parametrize("leader", [False, True], ids=["follower", "leader"])
+def test_the_lease_of_a_killed_worker_is_not_waited_for(
+    start: Start, log: Path, *, leader: bool
+) -> None:
+    """With a lease of minutes, only its being revoked lets another one lead soon."""
+    job = start("journal.py", *journal(log), workers=3, env={"EDL_LEASE_S": "300"})
+    until(lambda: job.status().step > 3, "the job to train")
+    (doomed, *_) = [str(w.id) for w in job.status().workers if w.leader is leader]
+    kill(job, doomed)
+    assert job.wait(90).state == "finished"
+    read_journal(log).check_exactly_once(samples=SAMPLES, epochs=set(range(6)))
