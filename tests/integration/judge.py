@@ -15,6 +15,9 @@ from typing import Any
 __all__ = ["Journal", "read_journal"]
 
 
+_STATE = ("parameters", "optimizer", "buffers", "rate")
+
+
 @dataclass
 class Journal:
     """Everything the workers of one job wrote."""
@@ -91,6 +94,16 @@ class Journal:
         assert seen
         differing = sorted(key for key, digests in seen.items() if len(digests) > 1)
         assert not differing, f"replicas differ after (generation, step) {differing[:5]}"
+
+    def check_end(self, *, steps: int) -> int:
+        """Whoever finished the job holds the same state; no step is missing. Returns how many."""
+        ends = [line for _, line in self._each("end")]
+        assert ends, "nobody finished the job"
+        states = {tuple(line[key] for key in _STATE) for line in ends}
+        assert len(states) == 1, f"the workers that finished differ: {states}"
+        assert {line["steps"] for line in ends} == {steps}
+        assert sorted(self.counted()) == list(range(steps)), "steps are missing"
+        return len(ends)
 
     def check_buffers_after_switches(self) -> int:
         """Right after a switch buffers are bit-equal too. Returns how many switches there were."""

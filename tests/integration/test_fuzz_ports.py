@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl.store.embedded import EmbeddedServer, EmbeddedStore
-from edl.wire.hello import GREETING
+from edl.wire.hello import GREETING, Hello
 from edl.wire.strangers import LINES, MAX_STRANGERS
 from tests.contract.servers import until
 from tests.integration.fuzzing import fuzzed
@@ -29,6 +29,7 @@ from tests.integration.hostile import (
     KINDS,
     Kind,
     Target,
+    garbage,
     greeting_of,
     half_proven,
     insider,
@@ -138,6 +139,21 @@ def test_hundreds_of_idle_connections_keep_nobody_out() -> None:
         for sock in idle:
             sock.close()
         owner.hub.stop()
+
+
+def test_a_bug_of_ours_that_a_stranger_meets_costs_that_connection_alone(
+    port: Port, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner of a hub that reports an error may end: a worker does. Not at a stranger's wish."""
+
+    def stumble(hello: Hello, data: bytes) -> bytes:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hello, "feed", stumble)
+        speak(garbage, port.target, 1)
+    port.serves()
+    assert any("wire.handshake failed" in each.getMessage() for each in caplog.records)
 
 
 def test_a_flood_of_wrong_proofs_leaves_a_few_lines(

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from edl.runtime.framework import Group
 from edl.types import WorkerId
 from tests.integration import rings
 from tests.integration.conftest import Start
-from tests.integration.rings import build_members, build_ring, generation_of, in_threads, members
+from tests.integration.rings import build_members, generation_of, in_threads, members
 from tests.integration.test_lane import memory_files
 from tests.integration.test_requests import await_event
 
@@ -33,6 +33,28 @@ def rows_of(seed: int) -> list[torch.Tensor]:
     made = torch.Generator().manual_seed(seed)
     wide = [torch.randn(n, generator=made) for n in ROWS]
     return [*wide, wide[1].to(torch.bfloat16), wide[1].double()]
+
+
+Build = Callable[[Generation], list[Group]]
+
+
+@pytest.fixture
+def build() -> Iterator[Build]:
+    """Groups of a generation in this process, dropped when the test is over."""
+    built: list[Group] = []
+
+    def begin(generation: Generation) -> list[Group]:
+        groups = build_members(generation)
+        built.extend(groups)
+        return groups
+
+    yield begin
+    for group in built:
+        group.drop()
+
+
+def joined(elders: int, newcomers: int) -> Generation:
+    return generation_of(members(elders + newcomers), newcomers=newcomers)
 
 
 def relay_of(group: Group) -> Relay:
@@ -79,25 +101,25 @@ def assert_equal_sums(found: list[list[torch.Tensor]], elders: int) -> None:
 
 
 @pytest.mark.parametrize(("elders", "newcomers"), [(1, 1), (1, 3), (2, 1), (3, 2)])
-def test_newcomers_get_what_the_elders_reduced(elders: int, newcomers: int) -> None:
-    groups = build_ring(elders + newcomers, newcomers=newcomers)
+def test_newcomers_get_what_the_elders_reduced(build: Build, elders: int, newcomers: int) -> None:
+    groups = build(joined(elders, newcomers))
     assert_equal_sums(relayed(groups), elders)
     for group in groups:
         group.drop()
     assert memory_files() == 0
 
 
-def test_elders_reduce_without_a_newcomer_doing_anything() -> None:
-    groups = build_ring(5, newcomers=3)
+def test_elders_reduce_without_a_newcomer_doing_anything(build: Build) -> None:
+    groups = build(joined(2, 3))
     relays = [relay_of(group) for group in groups[:2]]
     rows = [torch.full((1 << 20,), float(rank + 1)) for rank in range(2)]
     in_threads([relay.all_reduce(row).wait for relay, row in zip(relays, rows, strict=True)])
     assert all(bool((row == 3.0).all()) for row in rows)
 
 
-def test_an_elder_goes_on_while_newcomers_are_behind() -> None:
+def test_an_elder_goes_on_while_newcomers_are_behind(build: Build) -> None:
     """Handing over waits for nobody: it ends before any newcomer asks for it."""
-    groups = build_ring(4, newcomers=2)
+    groups = build(joined(2, 2))
     source, row = relay_of(groups[0]), torch.randn(1 << 20)
     source.reserve([row.nbytes])
     source.hand([row])
@@ -109,7 +131,7 @@ def test_an_elder_goes_on_while_newcomers_are_behind() -> None:
     assert all(torch.equal(mine, expected) for mine in found)
 
 
-def test_a_migration_has_its_elders_too() -> None:
+def test_a_migration_has_its_elders_too(build: Build) -> None:
     """w0 goes and w3 comes in one generation: w1 and w2 reduce, w1 hands over."""
     everyone = members(4)
     old = generation_of(everyone[:3], newcomers=0)
@@ -122,7 +144,7 @@ def test_a_migration_has_its_elders_too() -> None:
         request_id="r",
     )
     assert new.elders() == (WorkerId("w1"), WorkerId("w2"))
-    groups = build_members(new)
+    groups = build(new)
     relays = [relay_of(group) for group in groups]
     assert [(relay.hands, relay.takes) for relay in relays] == [
         (True, False),
@@ -132,17 +154,19 @@ def test_a_migration_has_its_elders_too() -> None:
     assert_equal_sums(relayed(groups), elders=2)
 
 
-def test_members_on_several_machines_go_by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_on_several_machines_go_by_tcp(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*args: Any) -> None:
         raise AssertionError("this is for one machine only")
 
     monkeypatch.setattr(memory, "made", never)
     monkeypatch.setattr(rings, "HOSTS", ["one", "two"])
-    assert_equal_sums(relayed(build_ring(4, newcomers=2)), elders=2)
+    assert_equal_sums(relayed(build(joined(2, 2))), elders=2)
 
 
 def test_who_cannot_open_the_memory_makes_everybody_go_by_tcp(
-    monkeypatch: pytest.MonkeyPatch,
+    build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, asked = memory.opened, []
 
@@ -151,12 +175,12 @@ def test_who_cannot_open_the_memory_makes_everybody_go_by_tcp(
         return None if len(asked) == 2 else opened(pid, number, size)
 
     monkeypatch.setattr(memory, "opened", sometimes)
-    assert_equal_sums(relayed(build_ring(5, newcomers=3)), elders=2)
+    assert_equal_sums(relayed(build(joined(2, 3))), elders=2)
     assert len(asked) == 3
 
 
-def test_a_larger_room_is_made_when_there_is_more_to_hand_over() -> None:
-    groups = build_ring(2, newcomers=1)
+def test_a_larger_room_is_made_when_there_is_more_to_hand_over(build: Build) -> None:
+    groups = build(joined(1, 1))
     source, taker = (relay_of(group) for group in groups)
     for size in (10, 100, 50):
         row, found = torch.randn(size), torch.empty(size)
@@ -166,8 +190,8 @@ def test_a_larger_room_is_made_when_there_is_more_to_hand_over() -> None:
         assert torch.equal(row, found)
 
 
-def test_buffers_go_to_elders_and_newcomers() -> None:
-    groups = build_ring(4, newcomers=2)
+def test_buffers_go_to_elders_and_newcomers(build: Build) -> None:
+    groups = build(joined(2, 2))
     found = [torch.full((5,), float(rank)) for rank in range(4)]
 
     def member(index: int) -> Callable[[], None]:
@@ -185,8 +209,8 @@ def test_buffers_go_to_elders_and_newcomers() -> None:
     assert all(torch.equal(mine, torch.zeros(5)) for mine in found)
 
 
-def test_a_newcomer_hears_of_a_source_that_is_gone() -> None:
-    groups = build_ring(2, newcomers=1)
+def test_a_newcomer_hears_of_a_source_that_is_gone(build: Build) -> None:
+    groups = build(joined(1, 1))
     waiting = threading.Thread(target=groups[0].drop)
     waiting.start()
     with pytest.raises(GroupBroken):
@@ -194,8 +218,8 @@ def test_a_newcomer_hears_of_a_source_that_is_gone() -> None:
     waiting.join()
 
 
-def test_founders_and_leavers_need_no_relay() -> None:
-    assert all(group.relay is None for group in build_ring(2))
+def test_founders_and_leavers_need_no_relay(build: Build) -> None:
+    assert all(group.relay is None for group in build(joined(2, 0)))
     everyone = members(2)
     founding = Generation(
         number=1,
@@ -208,7 +232,7 @@ def test_founders_and_leavers_need_no_relay() -> None:
         token=1,
         request_id="",
     )
-    assert all(group.relay is None for group in build_members(founding))
+    assert all(group.relay is None for group in build(founding))
 
 
 # -- whole jobs --------------------------------------------------------------------------------

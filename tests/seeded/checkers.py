@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from itertools import pairwise
 
 from edl.protocol.messages import Adjusted
-from edl.protocol.record import STOP, Kind
+from edl.protocol.record import STOP
+from edl.protocol.topology import Generation
 from edl.types import WorkerId
-from tests.seeded.history import Committed, History
+from tests.seeded.endings import ENDINGS
+from tests.seeded.history import Answered, Committed, History, Tried
+from tests.seeded.model import gradient, updated
 from tests.seeded.process import KILLED
-from tests.seeded.trainer import gradient, updated
 
 __all__ = ["CHECKERS", "check"]
 
@@ -23,7 +26,7 @@ Checker = Callable[[History], list[str]]
 def check(history: History) -> dict[str, list[str]]:
     """Every checker that found something, by name."""
     found = {name: faults for name, checker in CHECKERS.items() if (faults := checker(history))}
-    if not found and not history.lost:
+    if not found:
         # A job that is wrong may well hang, too: that is told by what is wrong with it.
         found = {name: faults for name, checker in ENDINGS.items() if (faults := checker(history))}
     return found
@@ -34,11 +37,17 @@ def no_crash(history: History) -> list[str]:
     return history.crashes[:3]
 
 
-def by_step(history: History) -> dict[int, list[Committed]]:
+def latest_of(history: History) -> dict[int, int]:
     """The surviving history: a step counts in the latest generation that committed it."""
     latest: dict[int, int] = {}
     for commit in history.commits:
         latest[commit.step] = max(latest.get(commit.step, 0), commit.generation)
+    return latest
+
+
+def by_step(history: History) -> dict[int, list[Committed]]:
+    """Who committed each step where it counts."""
+    latest = latest_of(history)
     steps: dict[int, list[Committed]] = defaultdict(list)
     for commit in history.commits:
         if commit.generation == latest[commit.step]:
@@ -46,8 +55,18 @@ def by_step(history: History) -> dict[int, list[Committed]]:
     return steps
 
 
+def tried_by_step(history: History) -> dict[int, list[Tried]]:
+    """Who computed what in each step where it counts, also those that died before the commit."""
+    latest = latest_of(history)
+    steps: dict[int, list[Tried]] = defaultdict(list)
+    for one in history.tried:
+        if latest.get(one.step) == one.generation:
+            steps[one.step].append(one)
+    return steps
+
+
 def finished(history: History) -> bool:
-    return history.state == "finished" and not history.lost and not history.stuck
+    return history.state == "finished" and not history.stuck
 
 
 def usable(history: History) -> int:
@@ -58,9 +77,9 @@ def usable(history: History) -> int:
 def once_per_epoch(history: History) -> list[str]:
     """Each sample once in an epoch that ran to its end, and never twice in any."""
     used: dict[int, Counter[int]] = defaultdict(Counter)
-    for commits in by_step(history).values():
-        for commit in commits:
-            used[commit.epoch].update(commit.indexes)
+    for tries in tried_by_step(history).values():
+        for one in tries:
+            used[one.epoch].update(one.indexes)
     faults = []
     for epoch, counts in sorted(used.items()):
         twice = sorted(index for index, count in counts.items() if count > 1)
@@ -78,13 +97,14 @@ def same_batch(history: History) -> list[str]:
     """The aggregate batch is constant, except an epoch's last; and the weights add up to one."""
     faults = []
     position: Counter[int] = Counter()
+    tried = tried_by_step(history)
     for step, commits in sorted(by_step(history).items()):
-        total = sum(len(commit.indexes) for commit in commits)
+        total = sum(len(one.indexes) for one in tried[step])
         epoch = commits[0].epoch
         due = min(history.batch, usable(history) - position[epoch])
         position[epoch] += total
         complete = len(commits) == history.generations[commits[0].generation].size
-        if complete and total != due:
+        if total != due:
             faults.append(f"step {step} used {total} samples instead of {due}")
         weights = sum(commit.weight for commit in commits)
         if complete and abs(weights - 1.0) > 1e-9:
@@ -96,14 +116,14 @@ def same_replicas(history: History) -> list[str]:
     """All replicas are equal before and after each step, and follow from the samples used."""
     faults = []
     before: tuple[int, int] | None = None
+    tried = tried_by_step(history)
     for step, commits in sorted(by_step(history).items()):
-        complete = len(commits) == history.generations[commits[0].generation].size
         states = {(commit.before, commit.after) for commit in commits}
         if len(states) > 1:
             faults.append(f"replicas differ at step {step}: {sorted(states)[:3]}")
-        elif complete:
+        else:
             (state,) = states
-            total = sum(gradient(commit.indexes) for commit in commits)
+            total = sum(gradient(one.indexes) for one in tried[step])
             if state[1] != updated(state[0], total):
                 faults.append(f"step {step} is not the update of its samples")
             if before is not None and state[0] != before:
@@ -122,7 +142,7 @@ def same_switch(history: History) -> list[str]:
         if len(set(moved.values())) > 1:
             faults.append(f"generation {number} was left differently: {moved}")
         stayed = [w for w in history.generations[number].workers() if w not in moved]
-        if stayed and not history.lost:
+        if stayed and not history.lost and not history.faulty:
             faults.append(f"generation {number} was left by {sorted(moved)}, not by {stayed[:8]}")
         target, step = next(iter(moved.values()))
         if target == STOP:
@@ -138,6 +158,71 @@ def same_switch(history: History) -> list[str]:
     return faults[:5]
 
 
+def one_history(history: History) -> list[str]:
+    """One job never becomes two: what was recorded is one line, and nobody trains beside it."""
+    known: dict[int, Generation] = {}
+    faults = [
+        f"generation {generation.number} was recorded with two memberships"
+        for generation in history.recorded
+        if known.setdefault(generation.number, generation) != generation
+    ]
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for commit in history.commits:
+        number, step = commit.generation, commit.step
+        first[number] = min(first.get(number, step), step)
+        last[number] = max(last.get(number, step), step)
+        if number not in known:
+            faults.append(f"{commit.worker} trained in generation {number}, never recorded")
+        elif commit.worker not in known[number]:
+            faults.append(f"{commit.worker} trained in generation {number} without being in it")
+    numbers = sorted(first)
+    for earlier, later in pairwise(numbers):
+        slack = known[later].mended if later in known else False
+        if last[earlier] > first[later] - (0 if slack else 1):
+            faults.append(
+                f"generation {earlier} went on to step {last[earlier]} "
+                f"beside {later}, which began at {first[later]}"
+            )
+    return faults[:5]
+
+
+def nobody_rolls_back(history: History) -> list[str]:
+    """What a survivor has committed stands: it never does the same step again."""
+    faults = []
+    at: dict[WorkerId, int] = {}
+    for commit in history.commits:
+        if commit.step <= at.get(commit.worker, -1):
+            faults.append(f"{commit.worker} did step {commit.step} after {at[commit.worker]}")
+        at[commit.worker] = commit.step
+    for worker, mine, theirs in history.adopted:
+        if theirs < mine:
+            faults.append(f"{worker} went back from step {mine} to {theirs}")
+    return faults[:5]
+
+
+def same_result(history: History) -> list[str]:
+    """A reduction of the script has one result on everybody that goes on."""
+    faults = []
+    gone = {
+        worker
+        for worker, end in history.exits.items()
+        if end.status == KILLED or "without this worker" in end.why
+    }
+    for place, results in history.reduced.items():
+        found = {result for worker, result in results.items() if worker not in gone}
+        if len(found) > 1:
+            faults.append(f"the reduction at {place} came out as {sorted(found)[:3]}")
+    return faults[:5]
+
+
+def nobody_blamed(history: History) -> list[str]:
+    """Slow is not dead: nobody is counted as lost that no fault has met."""
+    touched = history.touched | {w for w, e in history.exits.items() if e.status == KILLED}
+    faults = [f"{w} was called lost ({why})" for w, why in history.blamed if w not in touched]
+    return faults[:3] if not history.faulty else []
+
+
 def one_leader(history: History) -> list[str]:
     """A token belongs to one worker, and only a generation's leader announces in its records."""
     faults = []
@@ -145,6 +230,8 @@ def one_leader(history: History) -> list[str]:
     for worker, token in history.leaders:
         owners[token].add(worker)
     for worker, word in history.announcements:
+        if word.generation == 0:
+            continue
         owners[word.token].add(worker)
     for token, workers in owners.items():
         if len(workers) > 1:
@@ -170,16 +257,32 @@ def one_answer(history: History) -> list[str]:
         if request_id.startswith("leave-"):
             continue  # the leader's own scale-in, tried again until it succeeds
         kinds = {type(one.answer).__name__ for one in said}
-        records = {one.answer.record for one in said if isinstance(one.answer, Adjusted)}
+        records = {
+            (record.kind, record.joined, record.left, record.generation)
+            for record in (one.answer.record for one in said if isinstance(one.answer, Adjusted))
+        }
+        if history.faulty and len(kinds) > 1:
+            kinds = _after_crashes(history, said)
         if len(kinds) > 1 or len(records) > 1:
             faults.append(f"request {request_id} was answered {sorted(kinds)} ({len(said)} times)")
     for request in history.requests:
-        kinds = {kind for _, kind in request.finals}
+        kinds = {kind for _, kind in request.finals} - {"Gone"}
+        if history.faulty and kinds != {"Adjusted", "Undone"}:
+            continue  # see `_after_crashes`
         # What the store says of an ended job stands for an answer that never arrived.
         kinds -= {"Finished"} if len(kinds) > 1 and history.state else set()
         if len(kinds) > 1:
             faults.append(f"request {request.request_id} heard {sorted(kinds)}")
     return faults
+
+
+def _after_crashes(history: History, said: list[Answered]) -> set[str]:
+    """What a leader said of things that were never recorded dies with it; the rest stands."""
+    kinds = {type(one.answer).__name__ for one in said}
+    first, last = said[0], said[-1]
+    if first.worker != last.worker and not isinstance(first.answer, Adjusted):
+        kinds = {type(last.answer).__name__}
+    return kinds
 
 
 def undone_is_harmless(history: History) -> list[str]:
@@ -191,6 +294,8 @@ def undone_is_harmless(history: History) -> list[str]:
         if not undone or not request.joiners:
             continue
         for commit in history.commits:
+            if history.faulty and commit.time <= undone[0].time:
+                continue
             if commit.worker in request.joiners:
                 faults.append(f"{commit.worker} trained, but {request.request_id} was undone")
                 break
@@ -203,75 +308,18 @@ def undone_is_harmless(history: History) -> list[str]:
     return faults
 
 
-def everything_ends(history: History) -> list[str]:
-    """Once faults stop, the job goes on to its end: nothing waits for ever."""
-    faults = []
-    if history.stuck:
-        faults.append(f"not over after {history.ended_at:.0f} s: {history.stuck}")
-    if history.state not in ("finished", "stopped"):
-        faults.append(f"the store says {history.state!r} of the job")
-    return faults
-
-
-def every_request_is_answered(history: History) -> list[str]:
-    """Whoever asks hears a final answer, and what it hears is true."""
-    faults = []
-    for request in history.requests:
-        kinds = {kind for _, kind in request.finals}
-        if not kinds:
-            faults.append(f"request {request.request_id} was never answered")
-        trained = {commit.worker for commit in history.commits}
-        if "Adjusted" in kinds and not set(request.joiners) <= trained:
-            idle = [worker for worker in request.joiners if worker not in trained]
-            if not _voided(history):
-                faults.append(f"{request.request_id} is complete, but {idle} never trained")
-    return faults
-
-
-def _voided(history: History) -> bool:
-    """Whether a loop was left early, so that a newcomer's only step may count for nobody."""
-    kinds = {record.kind for gathered in history.rounds[-3:] for record in gathered.records}
-    return bool(history.broken_epochs) or Kind.END in kinds
-
-
-def right_exits(history: History) -> list[str]:
-    """Members and leavers end with 0; so do joiners that were dismissed, unless for a fault."""
-    faults = []
-    undone = {
-        worker
-        for request in history.requests
-        for one in history.answers.get(request.request_id, [])
-        if type(one.answer).__name__ in ("Undone", "Finished")
-        for worker in request.joiners
-    }
-    for worker in history.started:
-        end = history.exits.get(worker)
-        if end is None:
-            faults.append(f"{worker} never ended")
-        elif end.status == 1 and worker not in undone:
-            faults.append(f"{worker} failed: {end.why}")
-        elif end.status == 1 and "not expected" not in end.why:
-            faults.append(f"{worker} failed, though it did nothing wrong: {end.why}")
-        elif end.status not in (0, 1, KILLED):
-            faults.append(f"{worker} ended with {end.status}")
-    return faults
-
-
 CHECKERS: dict[str, Checker] = {
     "no_crash": no_crash,
     "once_per_epoch": once_per_epoch,
     "same_batch": same_batch,
     "same_replicas": same_replicas,
     "same_switch": same_switch,
+    "one_history": one_history,
+    "nobody_rolls_back": nobody_rolls_back,
+    "same_result": same_result,
+    "nobody_blamed": nobody_blamed,
     "one_leader": one_leader,
     "recorded_first": recorded_first,
     "one_answer": one_answer,
     "undone_is_harmless": undone_is_harmless,
-}
-
-# These can only be judged where nothing died that recovery must replace.
-ENDINGS: dict[str, Checker] = {
-    "everything_ends": everything_ends,
-    "every_request_is_answered": every_request_is_answered,
-    "right_exits": right_exits,
 }

@@ -89,6 +89,8 @@ class Client:
         self.errand = errand
         self.again = again
         self.done = False
+        self.me = WorkerId("")
+        self.frozen = False
         self.told: list[tuple[WorkerId, str]] = []
         self._peer = 0
         self._attempt = 0
@@ -100,10 +102,17 @@ class Client:
             return
         self._attempt += 1
         shelf = self.world.shelf
+        if self.world.trouble.store_out:
+            self._later(0.4)
+            return
         leader = shelf.get(LEADER_KEY)
         if leader.value is None:
             if shelf.get(STATE_KEY).value is not None:
                 self._final("Finished")
+                return
+            if self.world.is_deserted():
+                # The launcher says so: nobody is left who could answer.
+                self._final("Gone")
                 return
             self._later(0.4)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from edl.protocol.effects import Announce
 from edl.protocol.record import StepRecord
@@ -10,7 +11,16 @@ from edl.protocol.requests import Final
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
-__all__ = ["Answered", "Committed", "Exit", "Gathered", "History", "Moved", "Request"]
+__all__ = [
+    "Answered",
+    "Committed",
+    "Exit",
+    "Gathered",
+    "History",
+    "Moved",
+    "Request",
+    "Tried",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,18 @@ class Committed:
     weight: float
     before: tuple[int, int]
     after: tuple[int, int]
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One worker has computed its part of a step, which may be committed or not."""
+
+    worker: WorkerId
+    generation: int
+    step: int
+    epoch: int
+    indexes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +113,17 @@ class History:
     started: dict[WorkerId, float] = field(default_factory=dict)
     exits: dict[WorkerId, Exit] = field(default_factory=dict)
     dismissals: dict[WorkerId, bool] = field(default_factory=dict)
+    tried: list[Tried] = field(default_factory=list)
+    adopted: list[tuple[WorkerId, int, int]] = field(default_factory=list)
+    reduced: dict[tuple[int, int], dict[WorkerId, Any]] = field(default_factory=dict)
+    recorded: list[Generation] = field(default_factory=list)  # by the store, in its order
+    blamed: list[tuple[WorkerId, str]] = field(default_factory=list)  # whom a leader called lost
+    touched: set[WorkerId] = field(default_factory=set)  # whom a fault has met
+    recovered: int = 0
     broken_epochs: set[int] = field(default_factory=set)
     crashes: list[str] = field(default_factory=list)
     state: str = ""
     ended_at: float = 0.0
     stuck: str = ""  # what everybody waits for, when the time is up
-    lost: bool = False  # a member died: what follows is recovery's business
+    lost: bool = False  # a member died
+    faulty: bool = False  # things go wrong in this world that only recovery can mend

@@ -11,17 +11,22 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from edl.protocol.messages import MESSAGES, Message
-from edl.types import Address
+from edl.types import Address, WorkerId
 from edl.wire.codec import Codec
 from tests.seeded.schedule import Schedule
 
 __all__ = ["Connection", "End", "Network"]
 
 _REMEMBERED = 64
+# How long one waits for the other end's hello.
+_HELLO_S = 1.0
 
 
 class End(Protocol):
     """Whoever holds one end of a connection."""
+
+    me: WorkerId
+    frozen: bool
 
     def opened(self, peer: int) -> None: ...
 
@@ -48,11 +53,19 @@ class Connection:
 class Network:
     """All connections of one world."""
 
-    def __init__(self, schedule: Schedule, rng: random.Random, delay: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        rng: random.Random,
+        delay: Callable[[], float],
+        are_cut: Callable[[End, End], bool],
+    ) -> None:
         self.schedule = schedule
+        self.are_cut = are_cut
         self.rng = rng
         self.delay = delay
         self.connections: list[Connection] = []
+        self.touched: set[WorkerId] = set()  # whose connections were lost
         self._codec = Codec(MESSAGES)
         self._listeners: dict[Address, tuple[End, Callable[[], int]]] = {}
         self._links: dict[End, dict[int, tuple[Connection, int]]] = {}
@@ -71,6 +84,10 @@ class Network:
             self.schedule.after(self.delay(), end.closed, peer, "refused")
             return
         acceptor, number = found
+        if acceptor.frozen or self.are_cut(end, acceptor):
+            # Nobody says hello at the other end.
+            self.schedule.after(_HELLO_S, end.closed, peer, "timed out")
+            return
         connection = Connection((end, acceptor), (peer, number()))
         self.connections.append(connection)
         for side in (0, 1):
@@ -120,9 +137,16 @@ class Network:
         if connection.lost:
             return
         connection.lost = True
+        self.touched |= {end.me for end in connection.ends}
         for side in (0, 1):
             slow = 20.0 if self.rng.random() < 0.2 else 1.0
             self.schedule.after(self.delay() * slow, self._tell_closed, connection, side, why)
+
+    def cut(self, one: End, other: End) -> None:
+        """Two ends do not reach each other any more."""
+        for connection in self.open_connections():
+            if one in connection.ends and other in connection.ends:
+                self.lose(connection, "cut")
 
     def snap(self, end: End, peer: int) -> None:
         """Lose the connection with what was just sent over it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from edl.config import Settings
 
-__all__ = ["FATES", "Ask", "Plan", "draw_big_plan", "draw_plan"]
+__all__ = ["FATES", "Ask", "Fault", "Plan", "draw_ask", "draw_big_plan", "draw_job", "draw_plan"]
 
 FATES = (
     "dies before it registers",
@@ -29,6 +29,18 @@ class Ask:
     twice: bool  # a second requester asks under the same id
     again: bool  # it asks once more after the final answer
     fates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What goes wrong, at a time or so long after the n-th time that something happens."""
+
+    kind: str  # kill, freeze, lapse, cut store, cut leader, cut pair, isolate, outage
+    who: str  # any, leader, follower, actor, two, all but one, all, leader and joiner
+    time: float
+    span_s: float = 0.0
+    point: str = ""
+    nth: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +78,9 @@ class Plan:
     quits: dict[int, int] = field(default_factory=dict)
     wishes: dict[int, int] = field(default_factory=dict)
     pauses: dict[int, tuple[int, float]] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    launcher: str = "prompt"  # it tells of a death promptly, late, or never
+    spread_s: float = 0.0  # how far apart members complete one exchange
     settings: Settings = field(
         default_factory=lambda: Settings(
             switch_allowance_s=0.3,
@@ -76,7 +91,7 @@ class Plan:
     )
 
 
-def _job(rng: random.Random, seed: int) -> Plan:
+def draw_job(rng: random.Random, seed: int) -> Plan:
     """The data and the speed of a job."""
     batch = rng.choice((1, 2, 3, 4, 5, 7, 8, 12, 16, 24))
     shape = rng.random()
@@ -142,17 +157,17 @@ def _hurry(rng: random.Random, plan: Plan) -> None:
 def draw_plan(seed: int) -> Plan:
     """The world of one seed."""
     rng = random.Random(f"plan/{seed}")
-    plan = _job(rng, seed)
+    plan = draw_job(rng, seed)
     hurry = rng.random() < 0.4
     if hurry:
         _hurry(rng, plan)
     steps = max(1, -(-plan.samples // plan.batch) * plan.epochs)
     length = plan.context_s + steps * (plan.step_s + 4 * plan.delay_s)
     for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4, 6))):
-        plan.asks.append(_ask(rng, length))
+        plan.asks.append(draw_ask(rng, length))
     if rng.random() < (0.3 if hurry else 0.15):
         when = plan.context_s + length * rng.random()
-        plan.asks.append(_ask(rng, length, kind="stop", time=when))
+        plan.asks.append(draw_ask(rng, length, kind="stop", time=when))
     if rng.random() < 0.2:
         plan.breaks = {rng.randrange(1, steps + 1): rng.randrange(8) for _ in range(2)}
     if rng.random() < 0.06 and not plan.reduces:
@@ -182,7 +197,9 @@ def draw_plan(seed: int) -> Plan:
     return plan
 
 
-def _ask(rng: random.Random, length: float, *, kind: str = "", time: float | None = None) -> Ask:
+def draw_ask(
+    rng: random.Random, length: float, *, kind: str = "", time: float | None = None
+) -> Ask:
     kinds = ("out", "out", "out", "in", "in", "in-leader", "in-named", "in-slot", "bad")
     count = rng.choice((1, 1, 1, 2, 2, 3))
     doomed = rng.random() < 0.35

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edl.protocol import effects as fx
 from edl.protocol import events as ev
 from edl.protocol.election import LEADER_KEY
-from edl.protocol.leader import STATE_KEY
+from edl.protocol.leader import GENERATION_KEY, STATE_KEY
 from edl.protocol.messages import (
     Adjusted,
     Finished,
@@ -26,7 +26,9 @@ from edl.store.base import Swap
 from edl.types import Address, Gpu, Member, WorkerId
 from tests.seeded.collective import Collective, Gate
 from tests.seeded.history import Answered, Exit
-from tests.seeded.trainer import Trainer, Wait
+from tests.seeded.host import Wait
+from tests.seeded.trainer import Trainer
+from tests.seeded.workshop import Workshop
 
 if TYPE_CHECKING:
     from tests.seeded.world import World
@@ -63,6 +65,8 @@ class Process:
             settings=world.plan.settings,
         )
         self.alive = True
+        self.frozen = False
+        self.store_cut = False
         self.word = QUIET
         self.begun = Gate("Begin")
         self.may_go = Gate("MayGo")
@@ -73,9 +77,10 @@ class Process:
         self._busy_until = 0.0
         self._next_peer = 0
         self._lapsed = False
-        self._keys: dict[int, set[str]] = {}
-        self._building: dict[int, Generation] = {}
-        self._stands: dict[int, Generation] = {}
+        self.workshop = Workshop(self)
+        self._next: list[tuple[int, Gate]] = []
+        self._news: list[ev.Event] = []
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def start(self) -> None:
         """The process runs: its agent looks for the leader, its script prepares."""
@@ -88,11 +93,13 @@ class Process:
             return
         world.network.listen(self.member.address, self, self._number)
         world.shelf.watch(
-            LEADER_KEY,
-            lambda seen: self.post(ev.LeaderSeen(value=seen.value, revision=seen.revision)),
+            LEADER_KEY, lambda s: self._told(ev.LeaderSeen(value=s.value, revision=s.revision))
         )
-        if self.node.worker.request_id:
-            world.shelf.watch(STATE_KEY, lambda seen: self.post(ev.StateSeen(value=seen.value)))
+        world.shelf.watch(
+            GENERATION_KEY,
+            lambda s: self._told(ev.GenerationSeen(value=s.value, revision=s.revision)),
+        )
+        world.shelf.watch(STATE_KEY, lambda s: self._told(ev.StateSeen(value=s.value)))
         context_s = self.jitter(self.plan.context_s)
         if self.fate == "never becomes ready":
             context_s = 1e9
@@ -111,8 +118,36 @@ class Process:
         self._busy_until = max(self._busy_until, self.world.schedule.now + lag)
         self.world.schedule.at(self._busy_until, self._step, event)
 
+    def _told(self, event: ev.Event) -> None:
+        """A notification by the store, which may be out of reach for a while."""
+        self._news.append(event)
+        self._read()
+
+    def _read(self) -> None:
+        if self.store_cut:
+            self.world.schedule.after(0.2, self._read)
+        elif self.alive:
+            news, self._news = self._news, []
+            for event in news:
+                self.post(event)
+
+    def freeze(self) -> None:
+        """SIGSTOP: nothing happens here any more, but nobody can tell."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+        held, self._held = self._held, []
+        for what, arguments in held:
+            self.world.schedule.after(0.0, what, *arguments)
+
+    def is_held(self, what: Callable[..., None], *arguments: Any) -> bool:
+        if self.frozen and self.alive:
+            self._held.append((what, arguments))
+        return self.frozen or not self.alive
+
     def _step(self, event: ev.Event) -> None:
-        if not self.alive:
+        if self.is_held(self._step, event):
             return
         led = self.node.leader.token if self.node.leader else None
         try:
@@ -128,7 +163,7 @@ class Process:
             self._perform(effect)
 
     def _tick(self) -> None:
-        if self.alive:
+        if not self.is_held(self._tick):
             self.post(ev.Tick())
             self.world.schedule.after(0.3, self._tick)
 
@@ -158,19 +193,28 @@ class Process:
             case fx.StoreSwap():
                 self._swap(effect)
             case fx.BuildGroup(generation=generation):
-                self._build(generation)
+                self.workshop.build(generation)
             case fx.DropGroup(number=number):
-                self._drop(number)
+                self.workshop.drop(number)
+            case fx.BreakGroup(number=number, why=why):
+                self.workshop.break_up(number, why)
             case fx.OfferKey(generation=number, key=key):
-                self._keys.setdefault(number, set()).add(key)
-                self._look(number)
+                self.workshop.offer(number, key)
             case fx.Announce():
                 self.word = effect
                 self.history.announcements.append((self.me, effect))
                 self.world.compare_with_store(self.me, effect.generation)
+                if effect.generation:
+                    self.world.notice("announce", self)
             case fx.Begin(generation=generation):
                 self.generation = generation
                 self.begun.let_through()
+                self.world.notice("begin", self)
+                for number, gate in self._next:
+                    if generation.number > number:
+                        gate.let_through()
+            case fx.Publish(happened=happened):
+                self.world.hear(happened)
             case fx.Dismiss(why=why, failed=failed):
                 self.history.dismissals[self.me] = failed
                 self.exit(1 if failed else 0, f"dismissed: {why}")
@@ -182,6 +226,7 @@ class Process:
             said = Answered(self.world.schedule.now, self.me, message)
             self.history.answers.setdefault(message.request_id, []).append(said)
         self.world.network.send(self, peer, message)
+        self.world.notice(f"send {type(message).__name__}", self)
         if self.world.snaps and self.rng.random() < 0.04:
             self.world.snaps -= 1
             self.world.network.snap(self, peer)
@@ -193,7 +238,21 @@ class Process:
             self.world.schedule.after(self.jitter(0.5), self.kill)
 
     def _swap(self, effect: fx.StoreSwap) -> None:
+        """The courier asks until the store has answered."""
+        if self.is_held(self._swap, effect):
+            return
+        if self.store_cut:
+            self.world.schedule.after(0.2, self._swap, effect)
+            return
+
         def answer(swap: Swap) -> None:
+            if self.store_cut:
+                self.world.schedule.after(0.2, answer, swap)
+                return
+            if not self.alive:
+                # Nobody renews what it still got.
+                lease_s = self.plan.settings.lease_s
+                self.world.schedule.after(lease_s, self.world.shelf.revoke, self.me)
             current = swap.current
             self.post(
                 ev.Swapped(
@@ -211,76 +270,29 @@ class Process:
             lease=self.me if effect.leased else None,
             answer=answer,
         )
-
-    # -- groups ----------------------------------------------------------------------------
-
-    def _build(self, generation: Generation) -> None:
-        number = generation.number
-        self.history.generations.setdefault(number, generation)
-        if self.me not in generation:
-            self._stand(generation)
-            return
-        if self.fate == "dies building":
-            self.world.schedule.after(self.jitter(0.05), self.kill)
-        self._building[number] = generation
-        self.world.schedule.after(self.jitter(0.02), self._pin, generation)
-
-    def _pin(self, generation: Generation) -> None:
-        """This worker's own key is made; or the build falls."""
-        number = generation.number
-        if number not in self._building or not self.alive:
-            return
-        if not generation.founding and self.rng.random() < self.plan.group_falls:
-            del self._building[number]
-            self.post(ev.GroupFell(number=number, why="a port was taken"))
-            return
-        key = f"{number}/{self.me}"
-        if key in self._needed(generation):
-            self._keys.setdefault(number, set()).add(key)
-            self.post(ev.KeyMade(generation=number, key=key, value=key.encode()))
-        self._look(number)
-
-    def _needed(self, generation: Generation) -> list[str]:
-        makers = self.plan.key_makers or generation.size
-        return [f"{generation.number}/{member.worker}" for member in generation.members[:makers]]
-
-    def _look(self, number: int) -> None:
-        """The group stands as soon as every key is there."""
-        generation = self._building.get(number)
-        if generation is None or not self._keys.get(number, set()).issuperset(
-            self._needed(generation)
-        ):
-            return
-        del self._building[number]
-        self.world.schedule.after(self.jitter(0.02), self._stand, generation)
-
-    def _stand(self, generation: Generation) -> None:
-        if not self.alive:
-            return
-        self._stands[generation.number] = generation
-        if self.progress is not None:
-            self.progress.prepare(generation)
-        self.post(ev.GroupStands(number=generation.number, build_s=0.0))
-        if self.fate == "dies announced":
-            self.world.schedule.after(self.jitter(0.2), self.kill)
-
-    def _drop(self, number: int) -> None:
-        self._building.pop(number, None)
-        self._stands.pop(number, None)
-        if self.progress is not None:
-            self.progress.withdraw(number)
+        self.world.notice(f"swap {effect.key}", self)
 
     # -- the training thread ---------------------------------------------------------------
 
     def adopt_progress(self, progress: Progress) -> None:
         self.progress = progress
-        for generation in self._stands.values():
+        for generation in self.workshop.stands.values():
             if generation.number > progress.generation.number:
                 progress.prepare(generation)
 
     def group(self, generation: Generation) -> Collective:
-        assert generation.number in self._stands, f"{self.me} has no group {generation.number}"
+        assert generation.number in self.workshop.stands, (
+            f"{self.me} has no group {generation.number}"
+        )
         return self.world.group(generation)
+
+    def begun_after(self, number: int) -> Gate:
+        """Opens when a later generation may be entered."""
+        gate = Gate(f"a generation after {number}")
+        self._next = [(number, gate)]
+        if self.generation is not None and self.generation.number > number:
+            gate.let_through()
+        return gate
 
     def now(self) -> float:
         return self.world.schedule.now
@@ -290,6 +302,8 @@ class Process:
 
     def _advance(self) -> None:
         thread = self._thread
+        if self.is_held(self._advance):
+            return
         while self.alive and thread is not None:
             try:
                 wait = next(thread)
@@ -323,6 +337,8 @@ class Process:
         self.alive = False
         world = self.world
         self.history.exits[self.me] = Exit(world.schedule.now, status, why)
+        for generation in self.workshop.stands.values():
+            world.group(generation).leave(self.me, "its process has ended", in_order=status == 0)
         world.network.vanish(self, self.member.address, flush=flush)
         revoke: Callable[[str], None] = world.shelf.revoke
         # A launcher that reaped it revokes its lease; otherwise it lapses.

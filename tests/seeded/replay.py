@@ -1,4 +1,6 @@
-"""Replay one fake-world job and tell its story: `python -m tests.seeded.replay SEED [--big]`.
+"""Replay one fake-world job and tell its story.
+
+`python -m tests.seeded.replay SEED [--big | --crash]`
 
 One line per event: virtual time, worker, event -> effects; then what the checkers say.
 """
@@ -13,6 +15,7 @@ from edl.protocol.events import Heard, StepCommitted, Tick
 from edl.protocol.topology import Generation
 from edl.types import Member
 from tests.seeded.checkers import check
+from tests.seeded.crashes import draw_crash_plan
 from tests.seeded.plan import draw_big_plan, draw_plan
 from tests.seeded.world import run
 
@@ -57,6 +60,8 @@ def main(arguments: list[str]) -> int:
         return 2
     seed = int(arguments[0])
     plan = draw_big_plan(seed, BIG) if "--big" in arguments else draw_plan(seed)
+    if "--crash" in arguments:
+        plan = draw_crash_plan(seed)
     print(plan)
 
     def tell(now: float, worker: str, event: object, effects: list[fx.Effect]) -> None:
@@ -71,9 +76,8 @@ def main(arguments: list[str]) -> int:
     faults = check(history)
     for name, found in faults.items():
         print(f"FAULT {name}: {found}")
-    lost = " (a member died: recovery's business)" if history.lost else ""
     ended = history.state or "no end"
-    print(f"{len(history.commits)} commits, {ended}, {len(faults)} faults{lost}")
+    print(f"{len(history.commits)} commits, {ended}, {len(faults)} faults")
     return 1 if faults else 0
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edl.protocol.conductor import GENERATION_KEY
+from edl.protocol.recorded import read_recorded
+from edl.protocol.topology import Generation
 from edl.store.base import Swap, Versioned
 from edl.store.memory import StoreCore
 from tests.seeded.schedule import Schedule
@@ -21,6 +24,7 @@ class Shelf:
         self.schedule = schedule
         self.delay = delay
         self.core = StoreCore()
+        self.recorded: list[Generation] = []
         self._watches: dict[str, list[tuple[Callable[[Versioned], None], list[float]]]] = {}
 
     def get(self, key: str) -> Versioned:
@@ -54,6 +58,8 @@ class Shelf:
             self.core.keep_alive(lease, _FOR_EVER_S, self.schedule.now)
         swap = self.core.compare_and_swap(key, expected=expected, value=value, lease=lease)
         if swap.done:
+            if key == GENERATION_KEY and value is not None:
+                self.recorded.append(read_recorded(value).generation)
             self._changed([key])
         self.schedule.after(self.delay(), answer, swap)
 

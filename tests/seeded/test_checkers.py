@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Effect, MayGo, Send
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.node import Node
+from edl.protocol.position import Comparison, Position, compare
 from edl.protocol.progress import Progress, Verdict
 from edl.protocol.record import StepRecord
 from edl.protocol.requests import Final, Requests
+from edl.protocol.standing import Standing
 from edl.protocol.voice import Voice
 from edl.protocol.worker import Worker
 from edl.store.base import Swap, Versioned
-from tests.seeded.checkers import CHECKERS, ENDINGS, check
+from tests.seeded.checkers import CHECKERS, check
 from tests.seeded.collective import Exchange
-from tests.seeded.plan import Ask, Plan
+from tests.seeded.endings import ENDINGS
+from tests.seeded.plan import Ask, Fault, Plan
 from tests.seeded.shelf import Shelf
 from tests.seeded.trainer import Trainer
 from tests.seeded.world import run
@@ -119,7 +123,7 @@ def test_an_announcement_that_is_not_in_the_store_is_caught(monkeypatch: Patch) 
         self.schedule.after(self.delay(), what["answer"], pretended)
 
     monkeypatch.setattr(Shelf, "swap", wrong)
-    assert failing(calm(ask(1.0, "out", "lives"))) == {"recorded_first"}
+    assert failing(calm(ask(1.0, "out", "lives"))) == {"recorded_first", "one_history"}
 
 
 def test_a_forgotten_answer_is_caught(monkeypatch: Patch) -> None:
@@ -200,11 +204,106 @@ def test_a_joiner_that_fails_for_no_fault_of_its_own_is_caught(monkeypatch: Patc
     assert failing(plan) == {"right_exits"}
 
 
+def crash(*faults: Fault, **changes: Any) -> Plan:
+    """Three workers of a calm job, of which some go."""
+    plan = calm()
+    plan.founders, plan.faults, plan.spread_s = 3, [*faults], 0.05
+    for name, value in changes.items():
+        setattr(plan, name, value)
+    return plan
+
+
+def kill(point: str, nth: int, who: str = "actor") -> Fault:
+    return Fault(kind="kill", who=who, time=0.0, point=point, nth=nth)
+
+
+def found_in(plans: Iterable[Plan]) -> set[str]:
+    return {name for plan in plans for name in failing(plan)}
+
+
+def deaths_in_a_step() -> list[Plan]:
+    """Deaths after some have completed a step, and before others have."""
+    return [crash(kill("done reduce", nth)) for nth in range(4, 40)]
+
+
+def test_nothing_cries_out_where_workers_die_and_all_is_well() -> None:
+    assert found_in(deaths_in_a_step()) == set()
+    assert found_in([crash(kill("done value", nth), reduces=2) for nth in range(1, 8)]) == set()
+
+
+def test_the_least_advanced_as_truth_is_caught(monkeypatch: Patch) -> None:
+    def wrong(positions: Sequence[Position]) -> Comparison:
+        worst = min(positions)
+        behind = tuple(rank for rank, p in enumerate(positions) if p != worst)
+        return Comparison(source=positions.index(worst), behind=behind, late=())
+
+    monkeypatch.setattr("tests.seeded.trainer.compare", wrong)
+    assert "nobody_rolls_back" in found_in(deaths_in_a_step())
+
+
+def test_survivors_that_do_not_take_the_state_are_caught(monkeypatch: Patch) -> None:
+    def wrong(positions: Sequence[Position]) -> Comparison:
+        right = compare(positions)
+        return Comparison(source=right.source, behind=(), late=right.late)
+
+    monkeypatch.setattr("tests.seeded.trainer.compare", wrong)
+    assert found_in(deaths_in_a_step()) & {"no_crash", "same_replicas", "once_per_epoch"}
+
+
+def test_a_reduction_that_is_done_again_though_one_has_its_result_is_caught(
+    monkeypatch: Patch,
+) -> None:
+    def wrong(positions: Sequence[Position]) -> Comparison:
+        right = compare(positions)
+        return Comparison(source=right.source, behind=right.behind, late=())
+
+    monkeypatch.setattr("tests.seeded.trainer.compare", wrong)
+    plans = [crash(kill("done value", nth), reduces=2) for nth in range(1, 8)]
+    assert found_in(plans) & {"same_result", "no_crash"}
+
+
+def test_two_jobs_of_one_are_caught(monkeypatch: Patch) -> None:
+    """A frozen leader wakes up, and a store without compare-and-swap lets it go on."""
+    right = Shelf.swap
+
+    def wrong(self: Shelf, key: str, *, expected: int, **what: Any) -> None:
+        if key == "generation":
+            expected = self.core.get(key).revision
+        right(self, key, expected=expected, **what)
+
+    monkeypatch.setattr(Shelf, "swap", wrong)
+    monkeypatch.setattr(Standing, "leave_if_out", lambda self: [])
+    monkeypatch.setattr(Node, "_yield_to", lambda self, known: [])
+    settings = Settings(silence_s=2.0, lease_s=0.8, reconnect_s=0.6)
+    plans = [
+        crash(Fault(kind="freeze", who="leader", time=3.0 + part, span_s=4.0), settings=settings)
+        for part in (0.0, 0.07, 0.14, 0.21)
+    ]
+    assert "one_history" in found_in(plans)
+
+
+def test_a_pause_that_counts_as_death_is_caught(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(Worker, "on_message", deaf(Worker.on_message))
+    plan = calm()
+    plan.pauses = {3: (1, 30.0)}
+    assert "nobody_blamed" in failing(plan)
+
+
+def deaf(right: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
+    """A worker whose agent answers no pings."""
+
+    def wrong(self: Worker, message: m.Message) -> list[Effect]:
+        return [] if isinstance(message, m.Ping) else right(self, message)
+
+    return wrong
+
+
 def test_every_checker_is_shown_to_catch_something() -> None:
     shown = {
         "no_crash", "once_per_epoch", "same_batch", "same_replicas", "same_switch", "one_leader",
         "recorded_first", "one_answer", "undone_is_harmless", "everything_ends",
-        "every_request_is_answered", "right_exits",
+        "every_request_is_answered", "right_exits", "one_history", "nobody_rolls_back",
+        "same_result", "nobody_blamed",
     }  # fmt: skip
     assert shown == {*CHECKERS, *ENDINGS}
 

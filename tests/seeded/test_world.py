@@ -1,21 +1,25 @@
 """Whole jobs in a fake world, thousands of them: what must hold, holds whatever happens.
 
-Replay a failed one with `make seeded SEED=n` (or `python -m tests.seeded.replay n [--big]`).
+Replay a failed one as its fault says: `python -m tests.seeded.replay n [--big | --crash]`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from tests.seeded.checkers import check
+from tests.seeded.crashes import draw_crash_plan
+from tests.seeded.endings import survivors
 from tests.seeded.plan import Plan, draw_big_plan, draw_plan
 from tests.seeded.replay import BIG, line
 from tests.seeded.world import run
 
 CHUNKS = 30
 SEEDS_PER_CHUNK = 100
+CRASH_CHUNKS = 20
 # What each of these shows as soon as its cure is taken out again.
 REMEMBERED = {
     0: "followers that are never told that they may go",
@@ -29,6 +33,11 @@ REMEMBERED = {
     802: "a hand-over that is lost with its connection",
     948: "a founder that hears of the next generation before it hears of the first",
     1783: "a switch that is withdrawn while a record that names it is under way",
+}
+# The same, in worlds where workers die.
+REMEMBERED_CRASHES = {
+    96: "a newcomer that dials a dead leader and forgets to despair",
+    269: "a number that the last leader had used for a generation that was undone",
 }
 
 
@@ -55,6 +64,31 @@ def test_a_seed_that_showed_a_bug_shows_it_no_more(seed: int) -> None:
     assert not fault, f"{REMEMBERED[seed]}\n{fault}"
 
 
+def crash_faults(seeds: Iterable[int]) -> list[str]:
+    how = "make seeded SEED='{} --crash'"
+    found = [faults_of(draw_crash_plan(seed), how.format(seed)) for seed in seeds]
+    return [fault for fault in found if fault]
+
+
+@pytest.mark.parametrize("chunk", range(CRASH_CHUNKS))
+def test_every_job_survives_as_long_as_one_worker_does(chunk: int) -> None:
+    found = crash_faults(range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(CRASH_CHUNKS, 5 * CRASH_CHUNKS))
+def test_every_job_survives_in_many_more_worlds(chunk: int) -> None:
+    found = crash_faults(range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("seed", sorted(REMEMBERED_CRASHES))
+def test_a_crash_that_showed_a_bug_shows_it_no_more(seed: int) -> None:
+    found = crash_faults([seed])
+    assert not found, f"{REMEMBERED_CRASHES[seed]}\n{found}"
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_job_of_a_thousand_workers_keeps_its_promises(seed: int) -> None:
     fault = faults_of(draw_big_plan(seed, BIG), f"python -m tests.seeded.replay {seed} --big")
@@ -74,7 +108,6 @@ def test_the_seeds_cover_what_can_happen() -> None:
     for seed in range(400):
         history = run(draw_plan(seed))
         seen[f"state {history.state}"] += 1
-        seen["lost"] += history.lost
         seen["leader changed"] += len({worker for worker, _ in history.leaders}) > 1
         seen["broken epoch"] += bool(history.broken_epochs)
         for said in history.answers.values():
@@ -85,5 +118,29 @@ def test_the_seeds_cover_what_can_happen() -> None:
         assert seen[what] > 5, seen
     for what in ("Adjusted", "Undone", "Refusal", "Finished", "exit -9"):
         assert seen[what] > 20, seen
-    # Worlds that end in recovery's business say little about this version.
-    assert seen["lost"] < 5, seen
+
+
+def test_the_crashes_cover_what_can_happen() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(400):
+        plan = draw_crash_plan(seed)
+        history = run(plan)
+        seen["recovered"] += history.recovered > 0
+        seen["recovered again"] += history.recovered > 1
+        seen["took the state of one ahead"] += any(a < b for _, a, b in history.adopted)
+        seen["led by another"] += len({worker for worker, _ in history.leaders}) > 1
+        seen["nobody left"] += bool(history.recorded) and not survivors(history)
+        seen[f"state {history.state}"] += 1
+        for end in history.exits.values():
+            seen["went on without"] += "without this worker" in end.why
+        for fault in plan.faults:
+            seen[fault.kind] += 1
+        for said in history.answers.values():
+            seen[type(said[0].answer).__name__] += 1
+    for what in ("recovered", "led by another", "state finished", "kill", "Adjusted"):
+        assert seen[what] > 100, seen
+    for what in ("recovered again", "nobody left", "went on without", "state stopped", "Undone"):
+        assert seen[what] > 15, seen
+    for what in ("freeze", "lapse", "cut store", "cut leader", "cut pair", "isolate", "outage"):
+        assert seen[what] > 15, seen
+    assert seen["took the state of one ahead"] > 10, seen

@@ -1,107 +1,33 @@
 """The training thread of one fake worker, as a script: it yields what it waits for.
 
-The model is two integers whose update depends on every sample of a step, so that replicas can be
-compared exactly; the second one stands for an optimizer's state.
+Where a collective breaks it does what a real session does: it says so to its agent, waits for the
+generation that is made of the survivors, compares its position with theirs, takes the state or the
+result that it lacks, and does again what nobody has completed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from enum import Enum
-from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
-from edl.protocol.effects import Announce
 from edl.protocol.events import (
+    Broke,
     ContextReady,
     Entered,
-    Event,
     JobOver,
     StepCommitted,
     SwitchDecided,
 )
-from edl.protocol.ledger import MapLedger, Slice
+from edl.protocol.position import Position, compare
 from edl.protocol.progress import Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
-from edl.protocol.shards import ShardLedger, ShardPart
-from edl.protocol.topology import Generation
 from edl.types import WorkerId
-from tests.seeded.collective import Collective, Exchange, Gate
-from tests.seeded.history import Committed, Gathered, History, Moved
-from tests.seeded.plan import Plan
+from tests.seeded.collective import Broken, Exchange
+from tests.seeded.history import Committed, Gathered, Moved, Tried
+from tests.seeded.host import Found, Host, How, Line, Wait
+from tests.seeded.model import gradient, indexes_of, ledger_of, updated
 
-__all__ = ["Host", "Trainer", "Wait", "gradient", "updated"]
-
-Wait = float | Gate
-_PRIME = 2_147_483_647
-
-
-def updated(model: tuple[int, int], indexes_sum: int) -> tuple[int, int]:
-    """One optimizer step of the fake model."""
-    weights, momentum = model
-    momentum = (momentum * 48_271 + indexes_sum) % _PRIME
-    return (weights * 69_621 + momentum + 1) % _PRIME, momentum
-
-
-def gradient(indexes: tuple[int, ...]) -> int:
-    return sum((index + 1) * (index + 17) for index in indexes)
-
-
-def indexes_of(ledger: MapLedger | ShardLedger, part: Slice | ShardPart | None) -> tuple[int, ...]:
-    """The samples of a part: the dataset's indexes, counted through all partitions."""
-    if isinstance(part, Slice) and isinstance(ledger, MapLedger):
-        return tuple(ledger.indexes(part))
-    if isinstance(part, ShardPart) and isinstance(ledger, ShardLedger):
-        starts = [0, *accumulate(ledger.lengths)]
-        return tuple(
-            starts[piece.partition] + piece.offset + index
-            for piece in part.pieces
-            for index in range(piece.length)
-        )
-    return ()
-
-
-class Host(Protocol):
-    """What a training thread needs of its process."""
-
-    me: WorkerId
-    word: Announce
-    begun: Gate
-    may_go: Gate
-    generation: Generation | None
-    history: History
-    plan: Plan
-
-    def post(self, event: Event) -> None: ...
-
-    def adopt_progress(self, progress: Progress) -> None: ...
-
-    def group(self, generation: Generation) -> Collective: ...
-
-    def jitter(self, mean: float) -> float: ...
-
-    def now(self) -> float: ...
-
-    def exit(self, status: int, why: str) -> None: ...
-
-
-class How(Enum):
-    """How a loop ended."""
-
-    CLOSED = "closed"
-    OVER = "over"
-    LEFT = "left"
-    QUIT = "quit"
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """What one worker puts into a round: its record, and the state that a source sends beside."""
-
-    values: list[int]
-    snapshot: dict[str, Any] | None
-    model: tuple[int, int]
+__all__ = ["Trainer"]
 
 
 class Trainer:
@@ -114,19 +40,37 @@ class Trainer:
         self.progress: Progress
         self.wish = 0
         self.joining = False
+        self.state = 0  # 1: this model is the job's
+        self.acts = 0  # completed since the last commit
+        self.last_act: Any = None
         self.step_began = 0.0
 
     def run(self) -> Generator[Wait, None, None]:
-        host, plan = self.host, self.host.plan
+        host = self.host
         yield self.context_s
         host.post(ContextReady(context_s=self.context_s))
         yield host.begun
         assert host.generation is not None
-        self._begin(host.generation, plan)
-        if host.generation.founding:
-            yield from self._sync()
-        else:
-            self.joining = True
+        generation = host.generation
+        self.progress = Progress(me=host.me, generation=generation, ledger=ledger_of(host.plan))
+        host.adopt_progress(self.progress)
+        self.joining = not (generation.founding or generation.mended)
+        self.state = int(generation.founding and generation.source == host.me)
+        try:
+            if generation.founding:
+                yield from self._sync()
+            elif generation.mended:
+                yield from self._compare()
+        except Broken as broken:
+            yield from self._recover(broken)
+        how = yield from self._epochs()
+        if how is How.OVER:
+            host.post(JobOver(step=self.progress.step))
+        yield host.may_go
+        host.exit(0, how.value)
+
+    def _epochs(self) -> Generator[Wait, None, How]:
+        host, plan = self.host, self.host.plan
         while not self.progress.ledger.job_over():
             how = yield from self._loop()
             if how is How.QUIT:
@@ -135,44 +79,21 @@ class Trainer:
                 host.history.broken_epochs |= set(range(ledger.epoch, ledger.epochs))
                 break
             if how is not How.CLOSED:
-                yield from self._end(how)
-                return
+                return how
             for call in range(plan.reduces):
-                records = yield from self._round(Kind.REDUCE, detail=call + 1)
-                self.progress.judge(records)
-        yield from self._round(Kind.END)
-        yield from self._end(How.OVER)
-
-    def _begin(self, generation: Generation, plan: Plan) -> None:
-        ledger: MapLedger | ShardLedger = MapLedger(
-            samples=plan.samples,
-            batch=plan.batch,
-            seed=plan.seed,
-            shuffle=plan.shuffle,
-            drop_last=plan.drop_last,
-            epochs=plan.epochs,
-        )
-        if plan.shards:
-            ledger = ShardLedger.opened(
-                plan.shards, batch=plan.batch, seed=plan.seed, epochs=plan.epochs
-            )
-        self.progress = Progress(me=self.host.me, generation=generation, ledger=ledger)
-        self.host.adopt_progress(self.progress)
+                yield from self._all_reduce(call + 1)
+        yield from self._act(Kind.END)
+        return How.OVER
 
     def _sync(self) -> Generator[Wait, None, None]:
         """The founders take the first leader's state."""
         generation = self.progress.generation
         state = (self.progress.snapshot(), self.model)
         exchange = self.host.group(generation).put("sync", self.host.me, state)
-        yield exchange
+        yield from self._completed(exchange)
         snapshot, self.model = exchange.values[generation.source]
         self.progress.adopt(snapshot)
-
-    def _end(self, how: How) -> Generator[Wait, None, None]:
-        if how is How.OVER:
-            self.host.post(JobOver(step=self.progress.step))
-        yield self.host.may_go
-        self.host.exit(0, how.value)
+        self.state = 1
 
     # -- one loop over an epoch ------------------------------------------------------------
 
@@ -184,21 +105,14 @@ class Trainer:
             if done and self._strikes(self.host.plan.quits):
                 return How.QUIT
             self.step_began = self.host.now()
-            part = None if self.joining else progress.plan()
-            launched = self._launch(Kind.JOIN if self.joining else Kind.STEP, part)
-            if not done and not self.joining:
-                # A loop's first round is waited for in the present generation: what was
-                # announced meanwhile happens here.
-                yield launched
-                records = self._records(launched)
-                if progress.judge(records).go:
-                    verdict = progress.verdict(records)
-                    if verdict.leave or verdict.switch_to:
-                        if not self._switch(verdict):
-                            return How.LEFT
-                        part = progress.plan()
-                        launched = self._launch(Kind.STEP, part)
-            how, records = yield from self._step(launched, part)
+            records: tuple[StepRecord, ...] = ()
+            try:
+                how, records = yield from self._attempt(first=not done)
+            except Broken as broken:
+                found = yield from self._recover(broken)
+                how = None if found.result is None else self._closed(found.result)
+                if how is None and not found.committed:
+                    continue
             done += 1
             if how is not None:
                 return how
@@ -208,26 +122,43 @@ class Trainer:
             if (verdict.leave or verdict.switch_to) and not self._switch(verdict):
                 return How.LEFT
 
-    def _step(
-        self, launched: Exchange, part: StepPlan | None
+    def _attempt(
+        self, *, first: bool
     ) -> Generator[Wait, None, tuple[How | None, tuple[StepRecord, ...]]]:
+        """One step, in whatever generation this worker is."""
         progress = self.progress
+        part = None if self.joining else progress.plan()
+        launched = self._launch(Kind.JOIN if self.joining else Kind.STEP, part)
+        if first and not self.joining:
+            # A loop's first round is waited for in the present generation: what was
+            # announced meanwhile happens here.
+            yield from self._completed(launched)
+            records = self._records(launched)
+            if progress.judge(records).go:
+                verdict = progress.verdict(records)
+                if verdict.leave or verdict.switch_to:
+                    if not self._switch(verdict):
+                        return How.LEFT, records
+                    part = progress.plan()
+                    launched = self._launch(Kind.STEP, part)
         yield from self._compute()
-        yield launched
+        yield from self._completed(launched)
         records = self._records(launched)
         if self.joining:
             self._take_state(launched)
             part, self.joining = progress.plan(), False
         judged = progress.judge(records)
-        if judged.ended:
-            return How.OVER, records
-        if judged.closed:
-            return self._closed(), records
+        if not judged.go:
+            return self._closed(judged.ended), records
         assert part is not None
         indexes = indexes_of(progress.ledger, part.part)
+        number, step = progress.generation.number, progress.step
+        self.host.history.tried.append(
+            Tried(self.host.me, number, step, progress.ledger.epoch, indexes)
+        )
         group = self.host.group(progress.generation)
         reduced = group.put("reduce", self.host.me, gradient(indexes))
-        yield reduced
+        yield from self._completed(reduced)
         self._commit(judged, sum(reduced.values.values()), indexes, records)
         return None, records
 
@@ -249,6 +180,7 @@ class Trainer:
         step, epoch, entering = progress.step, progress.ledger.epoch, progress.entering
         before, self.model = self.model, updated(self.model, total)
         progress.commit(judged)
+        self.state, self.acts, self.last_act = 1, 0, None
         host.history.commits.append(
             Committed(
                 worker=host.me,
@@ -259,6 +191,7 @@ class Trainer:
                 weight=judged.weight(host.me),
                 before=before,
                 after=self.model,
+                time=host.now(),
             )
         )
         host.post(
@@ -295,17 +228,59 @@ class Trainer:
 
     def _close(self) -> Generator[Wait, None, How]:
         """This worker's loop is over, by its end or by a `break`."""
-        records = yield from self._round(Kind.CLOSE)
-        if self.progress.judge(records).ended:
-            return How.OVER
-        return self._closed()
+        ended = yield from self._act(Kind.CLOSE)
+        return How.OVER if ended else How.CLOSED
 
-    def _closed(self) -> How:
+    def _act(self, kind: Kind) -> Generator[Wait, None, bool]:
+        """A closing round, done again among survivors unless one has completed it."""
+        while True:
+            try:
+                launched = self._launch(kind, None)
+                yield from self._completed(launched)
+                result: bool = self.progress.judge(self._records(launched)).ended
+            except Broken as broken:
+                found = yield from self._recover(broken)
+                if found.result is None:
+                    continue
+                result = found.result
+            return self._closed(result) is How.OVER
+
+    def _closed(self, ended: bool) -> How:
+        """Everybody's loop is over, or everybody's job."""
+        self._did(ended)
+        if ended:
+            return How.OVER
         ledger = self.progress.ledger
         if not ledger.epoch_over():
             self.host.history.broken_epochs.add(ledger.epoch)
         self.progress.close()
         return How.CLOSED
+
+    def _all_reduce(self, call: int) -> Generator[Wait, None, None]:
+        """The script's own reduction; its result decides, so it must be the same everywhere."""
+        host, progress = self.host, self.progress
+        place = (progress.step, self.acts)
+        while True:
+            try:
+                launched = self._launch(Kind.REDUCE, None, call)
+                yield from self._completed(launched)
+                progress.judge(self._records(launched))
+                mine = (progress.generation.number, host.me)
+                shared = host.group(progress.generation).put("value", host.me, mine)
+                yield from self._completed(shared)
+                result = tuple(shared.values[w] for w in progress.generation.workers())
+            except Broken as broken:
+                found = yield from self._recover(broken)
+                if found.result is None:
+                    continue
+                result = found.result
+            self._did(result)
+            host.history.reduced.setdefault(place, {})[host.me] = result
+            return
+
+    def _did(self, result: Any) -> None:
+        self.acts += 1
+        self.last_act = result
 
     def _take_state(self, launched: Exchange) -> None:
         """A newcomer becomes what the source was at the boundary."""
@@ -314,12 +289,54 @@ class Trainer:
         self.progress.adopt(line.snapshot)
         self.model = line.model
 
+    # -- when a collective breaks ------------------------------------------------------------
+
+    def _recover(self, broken: Broken) -> Generator[Wait, None, Found]:
+        """Wait for the survivors' generation, and become what the most advanced of them is."""
+        host = self.host
+        while True:
+            here = self.progress.generation.number
+            host.post(Broke(generation=here, why=str(broken)))
+            yield host.begun_after(here)
+            assert host.generation is not None
+            assert host.generation.mended, "only survivors go on after a failure"
+            self.progress.enter(host.generation)
+            try:
+                return (yield from self._compare())
+            except Broken as again:
+                broken = again
+
+    def _compare(self) -> Generator[Wait, None, Found]:
+        """The first act in a mended generation: who is how far, and who needs what."""
+        host, progress = self.host, self.progress
+        group, me = host.group(progress.generation), progress.generation.rank(host.me)
+        mine = Position(state=self.state, step=progress.step, calls=0, acts=self.acts)
+        said = group.put("position", host.me, mine.pack())
+        yield from self._completed(said)
+        positions = [Position.unpack(said.values[w]) for w in progress.generation.workers()]
+        found = compare(positions)
+        self.joining = False
+        if not found.behind and not found.late:
+            return Found()
+        state = (progress.snapshot(), self.model, self.acts, self.last_act)
+        sent = group.put("state", host.me, state)
+        yield from self._completed(sent)
+        source = progress.generation.workers()[found.source]
+        snapshot, model, acts, last_act = sent.values[source]
+        if me in found.behind:
+            host.history.adopted.append((host.me, progress.step, snapshot["step"]))
+            progress.adopt(snapshot)
+            self.model, self.state, self.acts, self.last_act = model, 1, acts, last_act
+            return Found(committed=positions[me].step < positions[found.source].step)
+        self.state = 1
+        return Found(result=last_act) if me in found.late else Found()
+
     # -- rounds ----------------------------------------------------------------------------
 
-    def _round(self, kind: Kind, detail: int = 0) -> Generator[Wait, None, tuple[StepRecord, ...]]:
-        launched = self._launch(kind, None, detail)
-        yield launched
-        return self._records(launched)
+    def _completed(self, exchange: Exchange) -> Generator[Wait, None, None]:
+        yield exchange
+        if exchange.broken:
+            raise Broken(exchange.broken)
 
     def _launch(self, kind: Kind, part: StepPlan | None, detail: int = 0) -> Exchange:
         host, progress = self.host, self.progress

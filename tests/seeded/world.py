@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 from edl.protocol import effects as fx
 from edl.protocol import events as ev
-from edl.protocol.leader import GENERATION_KEY, STATE_KEY
+from edl.protocol.leader import STATE_KEY
+from edl.protocol.tale import Happened
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 from tests.seeded.client import Client, Errand
 from tests.seeded.collective import Collective
 from tests.seeded.history import History
-from tests.seeded.network import Network
+from tests.seeded.launcher import Launcher
+from tests.seeded.network import End, Network
 from tests.seeded.plan import Ask, Plan
 from tests.seeded.process import KILLED, Process
 from tests.seeded.schedule import Schedule
 from tests.seeded.shelf import Shelf
+from tests.seeded.trouble import Trouble
 
 __all__ = ["LIMIT_S", "Story", "World", "run"]
 
@@ -39,14 +42,19 @@ class World:
         self.history = History(
             samples=plan.samples, batch=plan.batch, epochs=plan.epochs, drop_last=plan.drop_last
         )
-        self.network = Network(self.schedule, self.rng, self._network_delay)
+        self.faulty = self.history.faulty = bool(plan.faults)
+        self.trouble = Trouble(self)
+        self.network = Network(self.schedule, self.rng, self._network_delay, self._are_cut)
+        self.network.touched = self.history.touched
         self.shelf = Shelf(self.schedule, self._store_delay)
         self.processes: dict[WorkerId, Process] = {}
         self.errands: list[Errand] = []
         self.clients: list[Client] = []
         self.over = False
         self.snaps = plan.snaps
-        self._groups: dict[int, Collective] = {}
+        self.notice = self.trouble.notice
+        self._launcher = Launcher(self) if self.faulty else None
+        self._groups: dict[tuple[int, int], Collective] = {}
         self._numbers: dict[WorkerId, int] = {}
         self._pending = 0
         self._stopping = False
@@ -65,6 +73,7 @@ class World:
             self.schedule.at(plan.losses_until * self.rng.random(), self._lose)
         for when in plan.lapses:
             self.schedule.at(when, self._lapse)
+        self.trouble.begin()
         self.schedule.run(LIMIT_S, lambda: self.over)
         return self._ended()
 
@@ -74,9 +83,10 @@ class World:
         return self._numbers.setdefault(worker, len(self._numbers))
 
     def group(self, generation: Generation) -> Collective:
-        found = self._groups.get(generation.number)
+        name = (generation.number, generation.token)
+        found = self._groups.get(name)
         if found is None:
-            found = self._groups[generation.number] = Collective(generation)
+            found = self._groups[name] = Collective(generation, self)
         return found
 
     def training(self) -> list[Process]:
@@ -97,12 +107,11 @@ class World:
 
     def compare_with_store(self, worker: WorkerId, announced: int) -> None:
         """A generation exists once it is in the store; it must be, before it is announced."""
-        if announced > 0:
-            stored = json.loads(self.shelf.get(GENERATION_KEY).value or b"{}").get("number", 0)
-            if stored != announced:
-                self.history.unrecorded.append(
-                    f"{worker} announced generation {announced}, the store has {stored}"
-                )
+        stored = [generation.number for generation in self.shelf.recorded]
+        if announced > 0 and announced not in stored:
+            self.history.unrecorded.append(
+                f"{worker} announced generation {announced}, the store has had {stored}"
+            )
 
     def reap(self, workers: tuple[WorkerId, ...]) -> None:
         """Only a process that never ran an agent has to be killed: it cannot be dismissed."""
@@ -118,6 +127,9 @@ class World:
             for client in self.clients:
                 if process.me in client.errand.request.joiners:
                     self.schedule.after(0.2, client.saw_end, process.me, "killed")
+        late = {"prompt": 0.05, "late": 3.0, "never": None}[self.plan.launcher]
+        if killed and self._launcher is not None and late is not None:
+            self.schedule.after(late, self._launcher.saw_end, process.me, "signal 9")
         self.perhaps_over()
 
     def crashed(self, process: Process, event: ev.Event | None, error: Exception) -> None:
@@ -133,12 +145,56 @@ class World:
         if self.story is not None:
             self.story(self.schedule.now, worker, event, effects)
 
+    def is_deserted(self) -> bool:
+        founders = self.plan.founders
+        return len(self.processes) >= founders and not any(
+            process.alive and process.fate != "never registers"
+            for process in self.processes.values()
+        )
+
     def perhaps_over(self) -> None:
         self.over = (
             not self._pending
             and not any(process.alive for process in self.processes.values())
             and all(client.done for client in self.clients)
         )
+
+    # -- what groups stand on ----------------------------------------------------------------
+
+    def chance(self, odds: float) -> bool:
+        return self.rng.random() < odds
+
+    def after(self, delay: float, what: Callable[..., None], *arguments: Any) -> None:
+        self.schedule.after(delay, what, *arguments)
+
+    def spread_s(self) -> float:
+        return self.plan.spread_s * self.rng.random()
+
+    def is_frozen(self, worker: WorkerId) -> bool:
+        return self.processes[worker].frozen
+
+    def cut_for(self, one: WorkerId, other: WorkerId) -> float:
+        return self.trouble.cut_for(one, other)
+
+    def completed(self, kind: str, worker: WorkerId) -> None:
+        self.notice(f"done {kind}", self.processes[worker])
+
+    def unreachable(self, me: WorkerId, generation: Generation) -> bool:
+        """Whether some member of a group that is being built cannot be reached."""
+        if not self.faulty:
+            return False
+        others = [self.processes.get(worker) for worker in generation.workers()]
+        return any(p is None or not p.alive or p.frozen or self.cut_for(me, p.me) for p in others)
+
+    def _are_cut(self, one: End, other: End) -> bool:
+        return self.trouble.cut_for(one.me, other.me) > 0
+
+    def hear(self, happened: Happened) -> None:
+        """What an operator would be told."""
+        if happened.what == "worker.lost":
+            worker = WorkerId(str(happened.fields["worker"]))
+            self.history.blamed.append((worker, str(happened.fields["why"])))
+        self.history.recovered += happened.what == "job.recovered"
 
     # -- what happens ----------------------------------------------------------------------
 
@@ -147,6 +203,7 @@ class World:
             self._pending -= 1
         process = Process(self, worker, number, request_id=request_id, fate=fate)
         self.processes[worker] = process
+        process.store_cut = bool(self.trouble.store_out)
         process.start()
 
     def _open(self, number: int, ask: Ask) -> None:
@@ -174,6 +231,7 @@ class World:
             if leader is None or not process.alive:
                 continue
             if leader.conductor.generation is not None and not leader.over:
+                self.history.touched.add(process.me)
                 self.shelf.revoke(process.me)
 
     def _network_delay(self) -> float:
@@ -198,6 +256,7 @@ class World:
             generations = [history.generations[n] for n in entered if n in history.generations]
             if end.status == KILLED and any(worker in g for g in generations):
                 history.lost = True
+        history.recorded = self.shelf.recorded
         if not self.over:
             waiting = [
                 f"{p.me} ({p.fate}) waits for {_name(p.waits_for)}"

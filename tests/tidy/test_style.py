@@ -22,6 +22,12 @@ PICKLING_CALLS = {
     "recv_object_list", "scatter_object_list", "send_object_list",
 }  # fmt: skip
 
+# Text that becomes code: a stranger's text must have no way to get there.
+EVALUATORS = {
+    "eval", "exec", "compile", "builtins.eval", "builtins.exec", "yaml.load", "yaml.unsafe_load",
+    "yaml.full_load", "np.load", "numpy.load",
+}  # fmt: skip
+
 # Pieced together, for this file is read by its own check.
 FORBIDDEN = {
     "an issue number": re.compile(r"\bissue" + r"(\s+|\s*#\s*)\d", re.I),
@@ -81,6 +87,15 @@ def pickles(module: Module) -> list[str]:
     return found
 
 
+def evaluations(module: Module) -> list[str]:
+    """By the whole name: `model.eval()` and `re.compile()` are other things."""
+    return [
+        f"{module.path}:{node.lineno}: {name} runs what it reads"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and (name := ast.unparse(node.func)) in EVALUATORS
+    ]
+
+
 def missing_docstring(module: Module) -> list[str]:
     """An empty `__init__.py` only marks a folder; anything with code says why it is there."""
     bare = bool(module.tree.body) and not ast.get_docstring(module.tree)
@@ -122,6 +137,11 @@ def test_no_error_is_swallowed() -> None:
 
 def test_nothing_is_pickled() -> None:
     found = [line for module in modules_of_edl() for line in pickles(module)]
+    assert not found, "\n".join(found)
+
+
+def test_nothing_that_is_read_is_run() -> None:
+    found = [line for module in modules_of_edl() for line in evaluations(module)]
     assert not found, "\n".join(found)
 
 
@@ -175,6 +195,18 @@ def test_a_handled_error_is_let_through() -> None:
 )
 def test_a_pickle_is_caught(text: str) -> None:
     assert len(pickles(parse("src/edl/a.py", text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["eval(text)", "exec(text)", "import yaml\nyaml.load(file)", "np.load(path)"]
+)
+def test_an_evaluation_is_caught(text: str) -> None:
+    assert len(evaluations(parse("src/edl/a.py", text))) == 1
+
+
+def test_what_only_sounds_like_an_evaluation_is_let_through() -> None:
+    text = "import re\nre.compile('a')\nmodel.eval()\nyaml.safe_load(file)"
+    assert evaluations(parse("src/edl/a.py", text)) == []
 
 
 def test_a_missing_docstring_is_caught() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.adjustment import Phase
@@ -10,6 +14,7 @@ from edl.protocol.effects import Announce, Effect, Publish, Send, StoreSwap
 from edl.protocol.events import Swapped
 from edl.protocol.record import STOP, WITHDRAWN
 from edl.protocol.recorded import read_recorded
+from edl.protocol.topology import draw_again
 from edl.protocol.voice import Voice
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
@@ -184,9 +189,14 @@ def test_the_requester_hears_when_the_last_one_has_switched() -> None:
     assert made.on_switched(switched(2), 8.0) == []
 
 
-def test_before_the_announcement_an_undo_is_immediate() -> None:
+def test_before_the_announcement_an_undo_waits_for_the_store_alone() -> None:
     made = building()
-    effects = made.undo("w2 died", 3.0)
+    (swap,) = made.undo("w2 died", 3.0)
+    assert isinstance(swap, StoreSwap)
+    found = read_recorded(swap.value or b"")
+    assert found.generation == first(0, 1)
+    assert [(deed.request_id, deed.undone) for deed in found.deeds] == [("r", "w2 died")]
+    effects = recorded(made)
     word = m.Undo(generation=2, request_id="r", why="w2 died", finished=False)
     assert sent(effects, m.Undo) == [(0, word), (11, word), (12, word)]
     assert sent(effects, m.Undone) == [(20, m.Undone(request_id="r", reason="w2 died"))]
@@ -232,7 +242,9 @@ def test_a_stop_is_announced_over_everything_else() -> None:
 def test_an_overdue_adjustment_is_undone_by_a_tick() -> None:
     made = opened()
     assert made.on_tick(59.9) == []
-    effects = made.on_tick(60.0)
+    assert len(made.on_tick(60.0)) == 1
+    assert made.on_tick(61.0) == []
+    effects = recorded(made)
     reason = "w2 did not register within 60 s"
     assert sent(effects, m.Undone) == [(20, m.Undone(request_id="r", reason=reason))]
 
@@ -259,3 +271,75 @@ def test_a_worker_that_was_away_hears_what_it_missed() -> None:
     ]
     assert made.catch_up(w(9)) == []
     assert announced().catch_up(w(2)) == []
+
+
+# -- failures --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", [opened, building])
+def test_what_was_not_recorded_is_undone_with_the_generation_it_began_in(
+    stage: Callable[[], Conductor],
+) -> None:
+    made = stage()
+    assert made.on_failure(5.0) == []
+    mended = draw_again(first(0, 1), number=3, dead=names(1), leader=w(0), token=3)
+    (deed,) = read_recorded(made.record(mended).value or b"").deeds
+    assert (deed.request_id, deed.undone) == ("r", "a worker was lost meanwhile")
+    made.asked = None
+    undone = m.Undone(request_id="r", reason="a worker was lost meanwhile")
+    assert sent(made.on_mended(mended, 6.0), m.Undone) == [(20, undone)]
+    assert made.adjustment is None
+
+
+def test_nothing_more_is_made_of_an_adjustment_that_a_failure_ended() -> None:
+    made = opened()
+    made.on_failure(5.0)
+    assert made.adjustment is not None
+    made.adjustment.on_registered(member(2), process_start_s=0.0, now=5.1)
+    made.adjustment.on_ready(w(2), context_s=0.1)
+    assert made.when_gathered(5.2) == []
+    assert made.undo("w2 died", 5.3) == []
+    assert made.on_tick(1e9) == []
+
+
+def test_a_recorded_generation_is_the_base_of_what_follows() -> None:
+    made = announced()
+    effects = made.on_failure(5.0)
+    assert effects[0] == QUIET
+    assert told(effects) == ["adjust.switching"]
+    assert made.generation is not None
+    assert made.generation.number == 2
+    assert made.strangers() == set(names(2))
+    assert made.on_failure(5.1) == []
+
+
+def test_a_failure_without_an_adjustment_changes_nothing() -> None:
+    made = conductor()
+    assert made.on_failure(5.0) == []
+    assert made.strangers() == set()
+
+
+def test_a_new_leader_turns_newcomers_without_a_step_away_and_says_so_of_their_request() -> None:
+    written = recording()
+    found = read_recorded(written._written)
+    made = conductor()
+    made.adopt(found, revision=8)
+    assert made.voice.requests.answered("r") is None
+    made.turn_away(found.generation.newcomers)
+    assert made.strangers() == set(names(2))
+    mended = draw_again(found.generation, number=3, dead=names(2), leader=w(0), token=4)
+    made.on_mended(mended, 6.0)
+    why = "the leader was lost before they trained"
+    assert made.voice.requests.answered("r") == m.Undone(request_id="r", reason=why)
+    assert made.strangers() == set()
+
+
+def test_a_new_leader_answers_for_what_was_recorded_and_stands() -> None:
+    found = read_recorded(recording()._written)
+    made = conductor()
+    made.adopt(found, revision=8)
+    mended = draw_again(found.generation, number=3, dead=names(0), leader=w(0), token=4)
+    made.on_mended(mended, 6.0)
+    answer = made.voice.requests.answered("r")
+    assert isinstance(answer, m.Adjusted)
+    assert (answer.record.joined, answer.record.generation) == (names(2), 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,12 @@ from edl.errors import GroupBroken
 def test_errands_are_done_in_the_order_they_were_given() -> None:
     errands, done, go = Errands("line"), [], threading.Event()
     errands.give(go.wait)
-    given = [errands.give(lambda i=i: done.append(i) or i) for i in range(20)]  # type: ignore[misc, func-returns-value]
+
+    def work(number: int) -> int:
+        done.append(number)
+        return number
+
+    given = [errands.give(partial(work, number)) for number in range(20)]
     assert not done
     go.set()
     assert [errand.wait() for errand in given] == list(range(20))

@@ -156,7 +156,8 @@ def test_the_same_request_is_accepted_again_while_it_is_open() -> None:
     leader = founded()
     leader.on_message(20, OUT, 1.0)
     assert leader.on_message(21, OUT, 2.0) == [Send(peer=21, message=m.Accepted(request_id="out"))]
-    effects = leader.conductor.undo("why", 3.0)
+    leader.conductor.undo("why", 3.0)
+    effects = stored(leader, 2)
     answer = m.Undone(request_id="out", reason="why")
     assert sent(effects, m.Undone) == [(20, answer), (21, answer)]
     assert leader.on_message(22, OUT, 4.0) == [Send(peer=22, message=answer)]
@@ -198,7 +199,8 @@ def test_a_newcomers_death_before_the_switch_costs_nothing() -> None:
     leader = founded()
     leader.on_message(20, OUT, 1.0)
     leader.on_message(12, register(2, "out"), 2.0)
-    effects = leader.on_peer_closed(12, "reset", 3.0)
+    leader.on_peer_closed(12, "reset", 3.0)
+    effects = stored(leader, 2)
     reason = "w2 went away: its connection closed (reset)"
     assert sent(effects, m.Undone) == [(20, m.Undone(request_id="out", reason=reason))]
 
@@ -207,7 +209,8 @@ def test_a_launcher_may_tell_of_a_death_first() -> None:
     leader = founded()
     leader.on_message(20, OUT, 1.0)
     ended = m.ProcessEnded(request_id="x", worker=w(2), why="signal 9")
-    effects = leader.on_message(30, ended, 2.0)
+    leader.on_message(30, ended, 2.0)
+    effects = stored(leader, 2)
     answer = m.Undone(request_id="out", reason="w2 went away: signal 9")
     assert sent(effects, m.Undone) == [(20, answer)]
 
@@ -231,7 +234,8 @@ def test_a_group_that_cannot_be_built_undoes_the_adjustment() -> None:
     leader = founded()
     leader.on_message(20, IN, 1.0)
     failed = m.GroupFailed(generation=2, worker=w(1), why="no port")
-    effects = leader.on_message(11, failed, 2.0)
+    leader.on_message(11, failed, 2.0)
+    effects = stored(leader, 2)
     reason = "w1 could not build the group: no port"
     assert sent(effects, m.Undone) == [(20, m.Undone(request_id="in", reason=reason))]
     assert leader.on_message(11, failed, 2.0) == []
@@ -273,7 +277,7 @@ def test_a_stop_undoes_what_is_open_and_is_announced() -> None:
     leader.on_message(20, OUT, 1.0)
     effects = leader.on_message(21, STOPPED, 2.0)
     undone = m.Undone(request_id="out", reason="the job is stopping")
-    assert sent(effects, m.Undone) == [(20, undone)]
+    assert sent(stored(leader, 2), m.Undone) == [(20, undone)]
     assert sent(effects, m.Accepted) == [(21, m.Accepted(request_id="stop"))]
     assert effects[-1] == Announce(generation=STOP, switch_step=1, token=3)
     (answer,) = answers(leader.on_message(22, IN, 3.0))

@@ -8,7 +8,8 @@ from edl.errors import UsageError
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.progress import Progress, StepPlan, Verdict
 from edl.protocol.record import STOP, WITHDRAWN, Kind
-from edl.protocol.topology import Generation, draw_next
+from edl.protocol.shards import ShardLedger
+from edl.protocol.topology import Generation, draw_again, draw_next
 from tests.seeded.cast import first, member, names, record, w
 
 
@@ -156,3 +157,38 @@ def test_a_newcomer_takes_over_step_and_ledger() -> None:
 def test_a_newcomer_with_other_data_is_told_so() -> None:
     with pytest.raises(UsageError, match="w1 has a dataset of 30 samples with batch_size 4"):
         progress(1, samples=30).adopt(progress().snapshot())
+
+
+def test_a_generation_without_a_commit_leaves_no_trace_in_the_ledger() -> None:
+    """A survivor that moved through one holds what another holds that did not."""
+    ledger = ShardLedger.opened((6, 6, 6, 6), batch=4, seed=0, epochs=1)
+    generation = first(0, 1, 2)
+    moved = Progress(me=w(0), generation=generation, ledger=ledger)
+    stayed = Progress(me=w(0), generation=generation, ledger=ledger)
+    for one in (moved, stayed):
+        shares = [record(samples=count) for count in (2, 2, 0)]
+        one.commit(one.judge(shares))
+    later = draw_next(generation, number=2, joiners=(), leavers=names(2), token=1, request_id="r")
+    moved.enter(later)
+    mended = draw_again(later, number=3, dead=names(1), leader=w(0), token=1)
+    for one in (moved, stayed):
+        one.enter(mended)
+    assert moved.ledger == stayed.ledger
+    assert moved.snapshot() == stayed.snapshot()
+
+
+def test_whoever_takes_a_snapshot_in_the_same_generation_holds_the_same_ledger() -> None:
+    ledger = ShardLedger.opened((6, 6, 6, 6), batch=4, seed=0, epochs=1)
+    ahead = Progress(me=w(0), generation=first(0, 1, 2), ledger=ledger)
+    behind = Progress(me=w(1), generation=first(0, 1, 2), ledger=ledger)
+    ahead.commit(ahead.judge([record(samples=count) for count in (2, 2, 0)]))
+    mended = draw_again(first(0, 1, 2), number=2, dead=names(2), leader=w(0), token=1)
+    for one in (ahead, behind):
+        one.enter(mended)
+    behind.adopt(ahead.snapshot())
+    assert behind.ledger == ahead.ledger
+    assert behind.step == ahead.step
+    again = draw_again(mended, number=3, dead=(), leader=w(0), token=1)
+    for one in (ahead, behind):
+        one.enter(again)
+    assert behind.ledger == ahead.ledger

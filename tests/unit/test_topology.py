@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.protocol.topology import draw_first, draw_next, part_of, split
+from edl.protocol.topology import draw_again, draw_first, draw_next, part_of, split
 from tests.seeded.cast import drawn, first, member, names, w
 
 
@@ -95,3 +95,21 @@ def test_one_part_is_where_the_split_puts_it(total: int, parts: int) -> None:
         start, count = part_of(total, parts, index)
         assert count == share
         assert not count or start == sum(shares[:index])
+
+
+def test_what_is_left_of_a_generation_keeps_its_order_and_everybody_carries_a_share() -> None:
+    base = draw_next(
+        first(0, 1, 2), number=2, joiners=[member(3)], leavers=(), token=1, request_id="r"
+    )
+    again = draw_again(base, number=5, dead=names(0, 2), leader=w(3), token=7)
+    assert again.workers() == names(1, 3)
+    assert (again.number, again.token, again.leader, again.request_id) == (5, 7, w(3), "r")
+    assert again.mended
+    assert not again.founding
+    assert again.newcomers == ()
+    assert again.carriers(entering=True) == names(1, 3)
+
+
+def test_nothing_can_be_made_of_nobody() -> None:
+    with pytest.raises(ValueError, match="nobody is left"):
+        draw_again(first(0, 1), number=2, dead=names(0, 1), leader=w(0), token=1)

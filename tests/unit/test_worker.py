@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from edl.protocol.effects import Begin, BuildGroup, Dismiss, DropGroup, OfferKey
+from edl.protocol.effects import Begin, BreakGroup, BuildGroup, Dismiss, DropGroup, OfferKey
 from edl.protocol.messages import (
+    Fell,
     Founded,
     GroupBuilt,
     GroupFailed,
     Hail,
     Leaving,
     Message,
+    Out,
+    Ping,
+    Pong,
     Prepare,
     Ready,
     Register,
     Rejected,
     RendezvousKey,
+    Stuck,
     Switched,
     Undo,
 )
-from edl.protocol.topology import Generation, draw_next
+from edl.protocol.topology import Generation, draw_again, draw_next
 from edl.protocol.worker import State, Worker
 from tests.seeded.cast import first, member, names, w
 
@@ -244,3 +249,83 @@ def test_an_unexpected_newcomer_fails_unless_the_job_is_over() -> None:
 def test_nobody_dismisses_a_worker_that_trains() -> None:
     assert trained().dismiss("the job is over", failed=False) == []
     assert newcomer().dismiss("over", failed=False) == [Dismiss(why="over", failed=False)]
+
+
+# -- failures --------------------------------------------------------------------------------
+
+
+def mended(number: int = 3) -> Generation:
+    return draw_again(first(0, 1), number=number, dead=(), leader=w(0), token=1)
+
+
+def test_a_broken_collective_is_told_the_leader_and_the_next_one() -> None:
+    worker = trained()
+    worker.on_broke(1, "reset")
+    said = Stuck(generation=1, worker=w(1), why="reset")
+    assert worker.take() == [said]
+    worker.on_unlinked()
+    worker.on_linked()
+    assert said in worker.take()
+    assert worker.stuck
+
+
+def test_what_broke_in_an_older_generation_is_no_news() -> None:
+    worker = trained()
+    worker.on_message(Prepare(generation=mended()))
+    worker.on_message(Founded(generation=3))
+    worker.on_broke(1, "reset")
+    assert not worker.stuck
+
+
+def test_what_fell_is_broken_prepared_or_entered_and_once_only() -> None:
+    worker = trained()
+    worker.on_message(Prepare(generation=second()))
+    assert worker.on_message(Fell(generation=2, why="w0 died")) == [
+        BreakGroup(number=2, why="w0 died"),
+        BreakGroup(number=1, why="w0 died"),
+    ]
+    assert worker.on_message(Fell(generation=2, why="w0 died")) == []
+
+
+def test_the_survivors_generation_begins_at_the_leaders_word_and_ends_the_wait() -> None:
+    worker = trained()
+    worker.on_broke(1, "reset")
+    worker.on_message(Fell(generation=1, why="w0 died"))
+    assert worker.on_message(Prepare(generation=mended())) == [BuildGroup(generation=mended())]
+    assert worker.on_group_stands(3, 0.1) == []
+    assert worker.on_message(Founded(generation=3)) == [Begin(generation=mended())]
+    assert not worker.stuck
+    assert worker.generation == mended()
+
+
+def test_a_switch_that_fell_before_it_was_made_is_not_made() -> None:
+    worker = trained()
+    worker.on_message(Prepare(generation=second()))
+    worker.on_message(Fell(generation=2, why="w0 died"))
+    assert worker.on_switch_decided(2) == first(0, 1)
+
+
+def test_a_worker_that_the_job_went_on_without_breaks_everything_and_goes() -> None:
+    worker = trained()
+    worker.on_message(Prepare(generation=second()))
+    assert worker.on_message(Out(generation=9, why="it was lost")) == [
+        BreakGroup(number=2, why="it was lost"),
+        BreakGroup(number=1, why="it was lost"),
+        Dismiss(why="it was lost", failed=False),
+    ]
+
+
+def test_a_ping_is_answered_whatever_the_script_does() -> None:
+    worker = trained()
+    assert worker.on_message(Ping(generation=1, worker=w(0))) == []
+    assert worker.take() == [Pong(generation=1, worker=w(1))]
+
+
+def test_the_highest_number_heard_of_is_told_to_a_new_leader() -> None:
+    worker = trained()
+    worker.on_message(Prepare(generation=second()))
+    worker.on_message(undo(2))
+    worker.on_message(Fell(generation=7, why="w0 died"))
+    worker.on_unlinked()
+    worker.on_linked()
+    assert worker.take()[0] == Hail(worker=w(1), generation=1, last=7)

@@ -7,6 +7,7 @@ the two ends are then no longer in step.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from edl.errors import GroupBroken
 from edl.runtime.clock import now
 
 __all__ = ["Errand", "Errands"]
+
+_log = logging.getLogger("edl.state")
 
 _Result = TypeVar("_Result")
 
@@ -90,3 +93,6 @@ class Errands:
                 continue
             errand.run()
             failed = errand.error
+            if failed is not None:
+                # Not everybody waits for an errand; a lost peer shows in the next record too.
+                _log.warning("state.broken line=%s: %r", self._name, failed)

@@ -100,8 +100,11 @@ class Adjustment:
 
     def on_built(self, worker: WorkerId) -> bool:
         """True when this was the last one."""
+        if self.phase is not Phase.BUILDING:
+            # Said again to a new leader; who waits for the switch is another question.
+            return False
         self.waiting.discard(worker)
-        return self.phase is Phase.BUILDING and not self.waiting
+        return not self.waiting
 
     def record(self) -> None:
         self.phase = Phase.RECORDING
@@ -157,15 +160,14 @@ class Adjustment:
 
     def deed(self) -> Deed:
         """The adjustment as the store's record carries it."""
-        assert self.generation is not None
         given_up = self.dropped or self.phase is Phase.RESTORING
         return Deed(
             request_id=self.request_id,
             kind=self.kind,
             joined=tuple(sorted(self.expected)),
             left=self.leavers,
-            generation=self.generation.number,
-            size=self.generation.size,
+            generation=self.generation.number if self.generation else 0,
+            size=self.generation.size if self.generation else 0,
             undone=self.why if given_up else "",
         )
 

@@ -40,6 +40,7 @@ class Arrivals:
         self.recovery = recovery
         self.voice = voice
         self.waits = False  # took over without a word: requests may be asked again
+        self.ended: dict[WorkerId, str] = {}  # founders, while the store founds the job
         self._parked: dict[WorkerId, tuple[int, m.Register, float]] = {}
         self._readied: dict[WorkerId, m.Ready] = {}
         self._gather_by: float | None = None
@@ -51,6 +52,7 @@ class Arrivals:
         generation, first = self.conductor.generation, self.founding.generation
         if generation is None and not message.request_id:
             self.voice.peers[worker] = peer
+            self.conductor.last_number = max(self.conductor.last_number, message.last)
             self.founding.on_registered(message.member)
             told = self.voice.tell("worker.registered", worker=worker, pid=message.member.pid)
             return [*told, *(self.voice.brief(worker, first, self.founding.keys) if first else [])]
@@ -69,7 +71,8 @@ class Arrivals:
 
     def on_ready(self, message: m.Ready, now: float) -> list[Effect]:
         if self.conductor.generation is None and message.worker in self.founding.arrived:
-            first = self.founding.on_ready(message.worker, number=1)
+            number = self.conductor.last_number + 1
+            first = self.founding.on_ready(message.worker, number=number)
             if first is None:
                 return []
             self.conductor.last_number = first.number
@@ -103,7 +106,7 @@ class Arrivals:
     ) -> list[Effect]:
         worker = message.member.worker
         self.voice.peers[worker] = peer
-        effects = self.recovery.use_higher(message.last, now)
+        effects = self.recovery.use_higher(worker, message.last, now)
         if worker in generation:
             effects += self.recovery.on_heard(worker, now)
         joins = worker in generation.newcomers and not generation.founding
@@ -182,11 +185,18 @@ class Arrivals:
         if len(here) >= self.founding.founders or self._gather_by is None:
             self._gather_by = now + self.settings.patience_s
             return []
-        if now < self._gather_by:
+        if now < self._gather_by or self.conductor.asked is not None:
             return []
         limit = self.settings.patience_s
         many = self.founding.founders
         return self.give_up(f"{len(here)} of {many} workers are here after {limit:g} s")
+
+    def on_founder_ended(self, worker: WorkerId, why: str) -> list[Effect]:
+        """Whether there is a job to go on without it may be in the store's hands."""
+        if self.conductor.asked is None:
+            return self.give_up(f"{worker} ended before the job began: {why}")
+        self.ended[worker] = why
+        return []
 
     def give_up(self, why: str) -> list[Effect]:
         """There is no job yet to go back to: whoever started it must hear of it."""
@@ -206,7 +216,7 @@ class Arrivals:
             why = "the job went on without this worker, which it had lost"
             return [Send(peer=peer, message=m.Out(generation=generation.number, why=why))]
         self.voice.peers[worker] = peer
-        effects = self.recovery.use_higher(message.last, now)
+        effects = self.recovery.use_higher(worker, message.last, now)
         if known:
             effects += self.recovery.on_heard(worker, now)
         return [

@@ -3,7 +3,8 @@
 Owns: the generation in force, the adjustment, and what the step records must announce. Speaks
 through the leader's voice. Holds: a generation is announced only once it is in the store, an
 announced switch is given up only when a committed record shows that it can no longer happen, and
-the store's last word is always the generation in force or the one to come.
+the store's last word is always the generation in force or the one to come. Nobody hears of an
+undo before the store has it, so the next leader gives the same answer.
 """
 
 from __future__ import annotations
@@ -64,10 +65,8 @@ class Conductor:
         self.last_number = max(self.last_number, found.generation.number)
         self.deeds, self.fresh = list(found.deeds), set()
         # Whether the last one stands turns out when its newcomers show what they are.
-        self.voice.requests.remember(d for d in self.deeds if d.generation < self.last_deed())
-
-    def last_deed(self) -> int:
-        return self.deeds[-1].generation if self.deeds else 0
+        present = found.generation.request_id
+        self.voice.requests.remember(d for d in self.deeds if d.request_id != present)
 
     def open(
         self,
@@ -100,7 +99,7 @@ class Conductor:
         adjustment = self.adjustment
         if adjustment is None or adjustment.phase is not Phase.GATHERING:
             return []
-        if not adjustment.gathered():
+        if adjustment.dropped or not adjustment.gathered():
             return []
         assert self.generation is not None
         self.last_number += 1
@@ -152,7 +151,7 @@ class Conductor:
             return []
         if adjustment.why:
             # It was given up while the store had it in hand.
-            return self.restore()
+            return [*self.restore(), self.word()]
         step = self.pace.switch_step(self.settings.switch_allowance_s)
         adjustment.announce(step=step, now=now)
         told = self.voice.tell("adjust.announced", adjustment.request_id, at=adjustment.step)
@@ -163,7 +162,7 @@ class Conductor:
         assert self.adjustment is not None
         assert self.generation is not None
         self.adjustment.phase = Phase.RESTORING
-        return [self.record(self.generation), self.word()]
+        return [self.record(self.generation)]
 
     def on_step_committed(self, event: StepCommitted, now: float) -> list[Effect]:
         """The leader's own training thread has committed a step."""
@@ -178,7 +177,8 @@ class Conductor:
         number = target.number if target else 0
         said = {(record.next_generation, record.switch_step) for record in event.records}
         stopped = any(what == STOP for what, _ in said)
-        return self.restore() if stopped or (WITHDRAWN, number) in said else []
+        withdrawn = stopped or (WITHDRAWN, number) in said
+        return [*self.restore(), self.word()] if withdrawn else []
 
     def on_switch_decided(self, number: int, step: int, now: float) -> list[Effect]:
         """The committed records made the switch happen; what follows is another generation."""
@@ -220,7 +220,7 @@ class Conductor:
         """Give the adjustment up. After an announcement the records must confirm it first."""
         adjustment = self.adjustment
         closing = (Phase.SWITCHING, Phase.WITHDRAWING, Phase.RESTORING)
-        if adjustment is None or adjustment.phase in closing:
+        if adjustment is None or adjustment.phase in closing or adjustment.dropped:
             return []
         adjustment.why = adjustment.why or why
         if adjustment.phase is Phase.RECORDING:
@@ -228,13 +228,13 @@ class Conductor:
         if adjustment.phase is Phase.ANNOUNCED:
             adjustment.phase = Phase.WITHDRAWING
             return [self.word()]
-        return self.undone(now)
+        return self.restore()
 
     def undone(self, now: float, *, finished: bool = False) -> list[Effect]:
         adjustment = self.adjustment
         assert adjustment is not None
         withdrawn = adjustment.phase is Phase.WITHDRAWING
-        if adjustment.phase is Phase.RESTORING or adjustment.dropped:
+        if not finished:
             self.deeds.append(adjustment.deed())
         self.adjustment = None
         request_id, why = adjustment.request_id, adjustment.why
@@ -259,9 +259,9 @@ class Conductor:
         adjustment = self.adjustment
         if adjustment is None:
             return []
-        if adjustment.phase in (Phase.GATHERING, Phase.BUILDING):
-            adjustment.why = adjustment.why or "a worker was lost meanwhile"
-            return self.undone(now)
+        if adjustment.phase in (Phase.GATHERING, Phase.BUILDING) or adjustment.dropped:
+            self.drop("a worker was lost meanwhile")
+            return []
         assert adjustment.generation is not None
         effects: list[Effect] = []
         if adjustment.phase is not Phase.SWITCHING:
@@ -270,9 +270,14 @@ class Conductor:
             told = self.voice.tell("adjust.switching", adjustment.request_id, at=self.pace.step)
             effects = [self.word(), *told]
         if adjustment.expected:
-            adjustment.why = adjustment.why or "a worker was lost meanwhile"
-            adjustment.dropped = True
+            self.drop("a worker was lost meanwhile")
         return effects
+
+    def drop(self, why: str) -> None:
+        """Give the adjustment up together with the generation that is about to be replaced."""
+        if self.adjustment is not None:
+            self.adjustment.why = self.adjustment.why or why
+            self.adjustment.dropped = True
 
     def strangers(self) -> set[WorkerId]:
         """Members of the last recorded generation that cannot be counted as survivors."""
@@ -280,22 +285,28 @@ class Conductor:
         dropped = adjustment.expected.keys() if adjustment and adjustment.dropped else ()
         return self.fresh | set(dropped)
 
+    def forget(self, deeds: Iterable[Deed]) -> None:
+        """Another leader has said what became of the adjustment."""
+        if self.adjustment and self.adjustment.request_id in {deed.request_id for deed in deeds}:
+            self.adjustment = None
+
     def turn_away(self, newcomers: Iterable[WorkerId]) -> None:
         """Newcomers that entered the record but never a step: their adjustment is undone."""
         self.fresh |= set(newcomers) - {self.me}
-        if self.fresh and self.deeds:
-            why = "the leader was lost before they trained"
-            self.deeds[-1] = replace(self.deeds[-1], undone=why)
+        present = self.generation.request_id if self.generation else ""
+        why = "the leader was lost before they trained"
+        self.deeds = [
+            replace(deed, undone=why) if self.fresh and deed.request_id == present else deed
+            for deed in self.deeds
+        ]
 
     def on_mended(self, target: Generation, now: float) -> list[Effect]:
         """The survivors' generation is in the store."""
         self.enter(target)
         self.fresh = set()
-        if self.adjustment is not None and self.adjustment.dropped:
-            return self.undone(now)
-        if self.adjustment is None:
-            self.voice.requests.remember(self.deeds[-1:])
-        return []
+        self.voice.requests.remember(self.deeds)
+        dropped = self.adjustment is not None and self.adjustment.dropped
+        return self.undone(now) if dropped else []
 
     def awaits(self, worker: WorkerId) -> bool:
         """Whether the switch has happened, but not yet on this worker as far as is known."""
@@ -327,9 +338,7 @@ class Conductor:
     def record(self, generation: Generation) -> StoreSwap:
         """Ask the store to record this. One at a time: the next one builds on its answer."""
         assert self.asked is None
-        adjustment = self.adjustment
-        recorded = adjustment is not None and adjustment.generation is not None
-        open_deed = [adjustment.deed()] if adjustment is not None and recorded else []
+        open_deed = [self.adjustment.deed()] if self.adjustment is not None else []
         self.asked = generation
         self._written = write_recorded(generation, [*self.deeds, *open_deed])
         return StoreSwap(

@@ -136,7 +136,7 @@ class Leader:
         if self._counts_on(worker):
             return self.recovery.on_lost(worker, why, now, ended=ended)
         if ended and not self.conductor.founded and not self.over:
-            return self.arrivals.give_up(f"{worker} ended before the job began: {why}")
+            return self.arrivals.on_founder_ended(worker, why)
         adjustment = self.conductor.adjustment
         if adjustment is None or worker not in adjustment.expected:
             return []
@@ -158,6 +158,9 @@ class Leader:
         generation = self.conductor.generation
         if self.over or generation is None or worker in self.recovery.departed:
             return False
+        if self.conductor.leaves:
+            # The others have turned to the successor already, or will.
+            return worker == generation.leader
         return worker in generation
 
     # -- the end, and the next leader ------------------------------------------------------
@@ -189,8 +192,7 @@ class Leader:
         if generation is None or self.over:
             return effects
         effects += self.recovery.on_tick(now)
-        others = [w for w in generation.workers() if w != self.me and self._counts_on(w)]
-        ping, silent = self.liveness.look(others, now)
+        ping, silent = self.liveness.look(self.recovery.counted_on(generation), now)
         effects += self.voice.to(ping, m.Ping(generation=generation.number, worker=self.me))
         for worker, seconds in silent.items():
             effects += self.recovery.on_lost(worker, f"silent for {seconds:.1f} s", now)
@@ -217,7 +219,6 @@ class Leader:
         if self.me not in generation:
             return [Dismiss(why="the job went on without this worker", failed=False)]
         self.arrivals.waits = True
-        conductor.adjustment = None
         conductor.adopt(found, revision=revision)
         conductor.last_number = max(conductor.last_number, last)
         if not entered and not generation.founding:
@@ -257,6 +258,7 @@ class Leader:
         conductor.deeds = list(past.deeds)
         self.voice.chronicle.restore(past.seq, past.recent, past.records)
         self.voice.requests.restore(past.answers, past.records)
+        self.voice.requests.remember(past.deeds)
         conductor.adjustment = reopened(past, self.settings, now)
         if past.open_switch is not None:
             self.voice.step = conductor.pace.step = past.open_switch.record.step
@@ -297,21 +299,21 @@ class Leader:
             heir = generation.leader if generation else self.me
             return [*effects, *self.hand_over(now, to=heir)]
         self.conductor.enter(target)
-        return [
-            *self.voice.to(target.workers(), m.Founded(generation=target.number)),
-            *self.voice.tell("job.started", workers=target.size, leader=self.me),
-        ]
+        effects = self.voice.to(target.workers(), m.Founded(generation=target.number))
+        effects += self.voice.tell("job.started", workers=target.size, leader=self.me)
+        for worker, why in self.arrivals.ended.items():
+            effects += self.recovery.on_lost(worker, why, now, ended=True)
+        return effects
 
     def _superseded(self, event: Swapped, now: float) -> list[Effect]:
         """Another leader has recorded a generation: that one is the base of whatever follows."""
         if event.value is None:
             return self.voice.tell("job.contested")
         effects = self.voice.tell("leader.superseded")
-        adjustment = self.conductor.adjustment
-        if adjustment is not None:
-            adjustment.why = "another leader has recorded a generation meanwhile"
-            effects += self.conductor.undone(now)
         found, last = read_recorded(event.value), self.conductor.last_number
+        # If this worker leads indeed, its own record will say what becomes of the adjustment.
+        self.conductor.drop("another leader has recorded a generation meanwhile")
+        self.conductor.forget(found.deeds)
         return effects + self.inherit(
             found, revision=event.revision, last=last, entered=True, lost=None, now=now
         )

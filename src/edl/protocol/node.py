@@ -328,12 +328,12 @@ class Node:
         return self.leader.on_peer_closed(peer, why, now) if self.leader else []
 
     def _on_tick(self, now: float) -> list[Effect]:
-        if self._redial_at is not None and now >= self._redial_at and self._address:
-            return [self._dial()]
         if self.leader is not None:
             return self.leader.on_tick(now)
-        despair = self.standing.despair(now, after_s=self.settings.patience_s)
-        return [*despair, *self._listen_to_leader(now)]
+        effects = self.standing.despair(now, after_s=self.settings.patience_s)
+        if self._redial_at is not None and now >= self._redial_at and self._address:
+            return [*effects, self._dial()]
+        return [*effects, *self._listen_to_leader(now)]
 
     def _listen_to_leader(self, now: float) -> list[Effect]:
         """A leader that has been silent for too long is frozen or cut off."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from edl.errors import StoreError
@@ -83,6 +84,8 @@ def write_recorded(generation: Generation, deeds: Sequence[Deed]) -> bytes:
     return json.dumps(fields).encode()
 
 
+# The same value comes as a notification and as an answer, and again after each reconnection.
+@lru_cache(maxsize=4)
 def read_recorded(value: bytes) -> Recorded:
     """The inverse of `write_recorded`; a foreign value is the store's fault, not ours."""
     try:

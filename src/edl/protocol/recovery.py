@@ -65,6 +65,7 @@ class Recovery:
         self._ended: set[WorkerId] = set()  # by the launcher's word: they do not come back
         self._stuck: dict[WorkerId, m.Stuck] = {}
         self._waiting: set[WorkerId] = set()
+        self._briefed: set[WorkerId] = set()  # they know the target's number from us
         self._missing: list[WorkerId] = []  # lost in the present recovery
         self._began = 0.0
         self._due = 0.0
@@ -77,6 +78,13 @@ class Recovery:
     def busy(self) -> bool:
         """Whether a generation is being made, so that no adjustment can begin."""
         return self.stage not in (Stage.IDLE, Stage.RESUMING)
+
+    def counted_on(self, generation: Generation) -> list[WorkerId]:
+        """The others that training cannot go on without."""
+        if self.me not in generation:
+            return [generation.leader]
+        gone = {self.me, *self.lost, *self.departed}
+        return [worker for worker in generation.workers() if worker not in gone]
 
     # -- something is wrong ----------------------------------------------------------------
 
@@ -186,16 +194,18 @@ class Recovery:
             token=conductor.token,
         )
         self.stage, self.keys, self._waiting = Stage.BUILDING, {}, set(left)
+        self._briefed = {worker for worker in left if worker in self.voice.peers}
         self._due = now + conductor.settings.build_timeout_s
         told = self.voice.tell("recovery.building", target=self.target.number, workers=len(left))
         return [*effects, *self.voice.to(left, m.Prepare(generation=self.target)), *told]
 
-    def use_higher(self, last: int, now: float) -> list[Effect]:
-        """A member has heard of higher numbers, from a leader that we have heard nothing of."""
-        if last <= self.conductor.last_number:
+    def use_higher(self, worker: WorkerId, last: int, now: float) -> list[Effect]:
+        """A member may have heard of our number from a leader that we know nothing of."""
+        conductor, target = self.conductor, self.target
+        conductor.last_number = max(conductor.last_number, last)
+        if self.stage is not Stage.BUILDING or target is None or worker in self._briefed:
             return []
-        self.conductor.last_number = last
-        return self.begin(now) if self.stage is Stage.BUILDING else []
+        return self.begin(now) if last >= target.number else []
 
     # -- the survivors' generation ---------------------------------------------------------
 
@@ -268,6 +278,7 @@ class Recovery:
         effects = self.voice.to([worker], fell)
         if self.stage in (Stage.BUILDING, Stage.RECORDING, Stage.RESUMING):
             effects += self.voice.brief(worker, target, self.keys)
+            self._briefed.add(worker)
         if self.stage is Stage.RESUMING:
             effects += self.voice.to([worker], m.Founded(generation=target.number))
         return effects

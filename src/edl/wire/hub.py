@@ -257,7 +257,9 @@ class Hub:
         except Exception:
             # A bug of ours: without this the same event would come again and again.
             self._drop(peer, "an internal error, see the log")
-            raise
+            # The owner may well give up then, and that must be in no stranger's power.
+            if not self._strangers.stumbled(peer):
+                raise
 
     def _fail(self, peer: Peer, error: OSError | PeerError) -> None:
         if peer.hello is None:

@@ -62,6 +62,13 @@ class Strangers:
             self._note(level, peer.name, why)
         self._drop(peer, why)
 
+    def stumbled(self, peer: Peer) -> bool:
+        """Whether the error at hand, a bug of ours, was met by one without a proof."""
+        if peer.hello is None:
+            return False
+        log.exception("wire.handshake failed peer=%s", peer.name)
+        return True
+
     def _drop_overdue(self) -> None:
         self._timing = False
         now = time.monotonic()

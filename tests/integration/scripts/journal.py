@@ -129,7 +129,14 @@ def main() -> None:
         if options.until and edl.all_reduce(float(Path(options.until).exists()), "max"):
             break
     edl.shutdown()
-    log.write(what="end", steps=edl.step())
+    log.write(
+        what="end",
+        steps=edl.step(),
+        parameters=digest(list(model.parameters())),
+        optimizer=state_digest(optimizer),
+        buffers=digest(list(model.buffers())),
+        rate=optimizer.param_groups[0]["lr"],
+    )
 
 
 if __name__ == "__main__":

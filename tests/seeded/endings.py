@@ -1,0 +1,99 @@
+"""How a job must end. Judged only where nothing else is wrong: a wrong job may well hang, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edl.protocol.record import Kind
+from edl.types import WorkerId
+from tests.seeded.history import History
+from tests.seeded.process import KILLED
+
+__all__ = ["ENDINGS", "survivors"]
+
+
+def survivors(history: History) -> list[WorkerId]:
+    """Members of the last recorded generation that did not die, and could have gone on."""
+    if not history.recorded:
+        return []
+    last = history.recorded[-1]
+    settled = {commit.worker for commit in history.commits}
+    return [
+        worker
+        for worker in last.workers()
+        if not (worker in history.exits and history.exits[worker].status == KILLED)
+        and (worker in settled or worker not in last.newcomers or last.founding)
+    ]
+
+
+def everything_ends(history: History) -> list[str]:
+    """Once faults stop, the job goes on to its end: nothing waits for ever."""
+    faults = []
+    if history.stuck:
+        faults.append(f"not over after {history.ended_at:.0f} s: {history.stuck}")
+    over = [w for w, e in history.exits.items() if e.status == 0 and e.why in ("over", "left")]
+    if history.state not in ("finished", "stopped") and not (history.faulty and over):
+        left = survivors(history)
+        if left or not history.faulty:
+            faults.append(f"the store says {history.state!r} of the job, though {left} survived")
+    return faults
+
+
+def every_request_is_answered(history: History) -> list[str]:
+    """Whoever asks hears a final answer, and what it hears is true."""
+    faults = []
+    for request in history.requests:
+        kinds = {kind for _, kind in request.finals}
+        if not kinds:
+            faults.append(f"request {request.request_id} was never answered")
+        trained = {commit.worker for commit in history.commits}
+        if "Adjusted" in kinds and not set(request.joiners) <= trained:
+            idle = [worker for worker in request.joiners if worker not in trained]
+            if not _voided(history) and not history.faulty:
+                faults.append(f"{request.request_id} is complete, but {idle} never trained")
+    return faults
+
+
+def _voided(history: History) -> bool:
+    """Whether a loop was left early, so that a newcomer's only step may count for nobody."""
+    kinds = {record.kind for gathered in history.rounds[-3:] for record in gathered.records}
+    return bool(history.broken_epochs) or Kind.END in kinds
+
+
+def right_exits(history: History) -> list[str]:
+    """Members and leavers end with 0; so do joiners that were dismissed, unless for a fault."""
+    faults = []
+    undone = {
+        worker
+        for request in history.requests
+        for one in history.answers.get(request.request_id, [])
+        if type(one.answer).__name__ in ("Undone", "Finished")
+        for worker in request.joiners
+    }
+    for worker in history.started:
+        end = history.exits.get(worker)
+        if end is None:
+            faults.append(f"{worker} never ended")
+        elif end.status == 1 and history.faulty and _hopeless(history, end.why):
+            continue
+        elif end.status == 1 and worker not in undone:
+            faults.append(f"{worker} failed: {end.why}")
+        elif end.status == 1 and "not expected" not in end.why:
+            faults.append(f"{worker} failed, though it did nothing wrong: {end.why}")
+        elif end.status not in (0, 1, KILLED):
+            faults.append(f"{worker} ended with {end.status}")
+    return faults
+
+
+def _hopeless(history: History, why: str) -> bool:
+    """Whoever cannot go on without the dead says so."""
+    if "before the job began" in why or "workers are here" in why or "build the group" in why:
+        return not history.recorded
+    return "has had no leader" in why or "not expected" in why
+
+
+ENDINGS: dict[str, Callable[[History], list[str]]] = {
+    "everything_ends": everything_ends,
+    "every_request_is_answered": every_request_is_answered,
+    "right_exits": right_exits,
+}

@@ -1,0 +1,40 @@
+"""Silence is judged by answers alone, and never where this worker itself slept."""
+
+from __future__ import annotations
+
+from edl.protocol.liveness import Liveness
+from tests.seeded.cast import names, w
+
+
+def test_everybody_is_pinged_eight_times_in_the_time_of_silence() -> None:
+    liveness = Liveness(8.0)
+    assert liveness.look(names(1, 2), 0.0) == (list(names(1, 2)), {})
+    assert liveness.look(names(1, 2), 0.9) == ([], {})
+    assert liveness.look(names(1, 2), 1.0) == (list(names(1, 2)), {})
+
+
+def test_whoever_does_not_answer_in_time_is_silent_and_the_others_are_not() -> None:
+    liveness = Liveness(4.0)
+    for tenth in range(0, 40, 5):
+        now = tenth / 10
+        assert liveness.look(names(1, 2), now)[1] == {}
+        liveness.heard(w(2), now)
+    ping, silent = liveness.look(names(1, 2), 4.0)
+    assert (ping, silent) == ([w(2)], {w(1): 4.0})
+
+
+def test_a_newcomer_has_its_whole_time_from_when_it_is_first_looked_at() -> None:
+    liveness = Liveness(4.0)
+    for now in (0.0, 1.0, 2.0, 3.0):
+        liveness.look(names(1), now)
+        liveness.heard(w(1), now)
+    assert liveness.look(names(1, 2), 3.9)[1] == {}
+    assert liveness.look(names(1, 2), 5.0)[1] == {}
+
+
+def test_time_in_which_this_worker_slept_is_nobodys_silence() -> None:
+    liveness = Liveness(4.0)
+    liveness.look(names(1), 0.0)
+    liveness.look(names(1), 1.0)
+    assert liveness.look(names(1), 60.0) == ([w(1)], {})
+    assert liveness.look(names(1), 61.0)[1] == {}

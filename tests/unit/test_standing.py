@@ -1,0 +1,108 @@
+"""A worker's place by the store's word: whoever is absent from the last generation goes."""
+
+from __future__ import annotations
+
+from edl.protocol.effects import BreakGroup, Dismiss, Effect
+from edl.protocol.messages import Founded, Prepare
+from edl.protocol.recorded import write_recorded
+from edl.protocol.standing import Standing
+from edl.protocol.topology import Generation, draw_again, draw_next
+from edl.protocol.worker import Worker
+from tests.seeded.cast import first, member, names, w
+
+OUT = "the job went on without this worker"
+GONE = [BreakGroup(number=1, why=OUT), Dismiss(why=OUT, failed=False)]
+
+
+def standing(*, newcomer: bool = False) -> Standing:
+    """w1, in the generation of w0, w1, w2; or about to join it."""
+    request_id = "r" if newcomer else ""
+    worker = Worker(me=member(1), request_id=request_id, process_start_s=0.0)
+    if not newcomer:
+        worker.on_message(Prepare(generation=first(0, 1, 2)))
+        worker.on_message(Founded(generation=1))
+    return Standing(worker)
+
+
+def see(place: Standing, generation: Generation, revision: int) -> list[Effect]:
+    place.take_note(write_recorded(generation, ()), revision)
+    return place.leave_if_out()
+
+
+def without(*numbers: int, number: int = 2) -> Generation:
+    """What is left after a failure."""
+    dead = [w(one) for one in numbers]
+    return draw_again(first(0, 1, 2), number=number, dead=dead, leader=w(0), token=1)
+
+
+def scaled_in(number: int = 2) -> Generation:
+    return draw_next(
+        first(0, 1, 2), number=number, joiners=(), leavers=names(1), token=1, request_id="in"
+    )
+
+
+def test_a_member_stays() -> None:
+    place = standing()
+    assert see(place, without(2), 5) == []
+    assert place.is_eligible()
+
+
+def test_a_zombie_sees_that_the_job_went_on_without_it() -> None:
+    place = standing()
+    assert see(place, without(1), 5) == GONE
+    assert not place.is_eligible()
+
+
+def test_an_older_revision_is_no_news() -> None:
+    place = standing()
+    see(place, first(0, 1, 2), 5)
+    assert not place.take_note(write_recorded(without(1), ()), 4)
+    assert place.is_eligible()
+
+
+def test_a_leaver_puts_in_its_last_step_unless_it_cannot() -> None:
+    place = standing()
+    place.worker.on_message(Prepare(generation=scaled_in()))
+    assert see(place, scaled_in(), 5) == []
+    place.worker.on_broke(1, "reset")
+    assert place.leave_if_out()[-1] == Dismiss(why=OUT, failed=False)
+
+
+def test_one_that_slept_through_everything_goes() -> None:
+    assert see(standing(), scaled_in(number=7), 5) == GONE
+
+
+def test_a_waiting_newcomer_is_in_no_generation_yet() -> None:
+    assert see(standing(newcomer=True), without(1), 5) == []
+
+
+def test_a_newcomer_whose_generation_was_passed_over_goes_without_fault() -> None:
+    place = standing(newcomer=True)
+    place.worker.on_message(Prepare(generation=first(0, 1, 2)))
+    assert see(place, without(1), 5)[-1] == Dismiss(why="the adjustment was undone", failed=False)
+
+
+def test_the_end_of_the_job_frees_only_those_who_wait() -> None:
+    place = standing()
+    place.ended = "the job is finished"
+    assert place.leave_if_over() == []
+    place.worker.on_broke(1, "reset")
+    assert place.leave_if_over() == [Dismiss(why="the job is finished", failed=False, over=True)]
+
+
+def test_a_newcomer_without_a_leader_despairs_and_a_member_does_not() -> None:
+    place = standing(newcomer=True)
+    assert place.despair(10.0, after_s=60.0) == []
+    assert place.despair(69.9, after_s=60.0) == []
+    why = "the job has had no leader for 60 s"
+    assert place.despair(70.0, after_s=60.0) == [Dismiss(why=why, failed=True)]
+    assert standing().despair(1e9, after_s=60.0) == []
+
+
+def test_a_leader_that_comes_back_ends_the_despair() -> None:
+    place = standing(newcomer=True)
+    place.despair(10.0, after_s=60.0)
+    place.worker.on_linked()
+    assert place.despair(60.0, after_s=60.0) == []
+    place.worker.on_unlinked()
+    assert place.despair(71.0, after_s=60.0) == []
