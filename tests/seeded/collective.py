@@ -198,9 +198,11 @@ class Collective:
                 late = self.ground.spread_s()
                 self.ground.after(late, meeting.views[neighbour].fail, f"{member} has gone")
 
-    def _neighbours(self, member: WorkerId) -> set[WorkerId]:
+    def _neighbours(self, member: WorkerId) -> list[WorkerId]:
         place, size = self._order.index(member), len(self._order)
-        return {self._order[place - 1], self._order[(place + 1) % size]} - {member}
+        around = {self._order[place - 1], self._order[(place + 1) % size]} - {member}
+        # Sorted, so that the same seed is the same story in every process.
+        return sorted(around)
 
     def waited_for(self) -> list[str]:
         """What is not complete, for the story of a job that hangs."""
