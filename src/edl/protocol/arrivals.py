@@ -145,12 +145,10 @@ class Arrivals:
 
     def _turn_away(self, peer: int, message: m.Register) -> Effect:
         worker = message.member.worker
-        reason = (
-            "the job is over" if self.conductor.over else f"{worker} is not expected (any more)"
-        )
-        answer = m.Rejected(
-            request_id=message.request_id, reason=reason, finished=self.conductor.over
-        )
+        conductor = self.conductor
+        ends = conductor.over or bool(conductor.stopping)
+        reason = "the job is over" if ends else f"{worker} is not expected (any more)"
+        answer = m.Rejected(request_id=message.request_id, reason=reason, finished=ends)
         return Send(peer=peer, message=answer)
 
     def on_opened(self, now: float) -> list[Effect]:

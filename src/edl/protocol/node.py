@@ -171,7 +171,7 @@ class Node:
     def _on_leader_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
         # One that is being dialled is not known to be gone: losing a lease is not death.
         answers = self._link is not None or self.leader is not None
-        answers = answers or not self.standing.is_eligible()
+        answers = answers or not self.standing.may_lead()
         at = self.election.saw(value, revision, leader_answers=answers)
         if at is not None or (value is None and self.leader is not None):
             return [self._contest(expected=0)]
@@ -282,6 +282,8 @@ class Node:
         ):
             # The last leader had founded the job, and went before anybody heard of it.
             return self._inherit(leader, now) if leader.conductor.asked is None else []
+        if leader is not None and leader.conductor.over:
+            return []  # it stays until the store has the job's end, whoever was to lead next
         return self.standing.leave_if_out()
 
     def _on_broke(self, number: int, why: str) -> list[Effect]:
@@ -314,7 +316,7 @@ class Node:
             self.worker.on_unlinked()
             self._link = None
             self._redial_at = now + _REDIAL_S
-            if self.election.vacant() and self.standing.is_eligible():
+            if self.election.vacant() and self.standing.may_lead():
                 return [self._contest(expected=0)]
             return []
         self._early = deque(kept for kept in self._early if kept[0] != peer)

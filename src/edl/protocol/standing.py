@@ -36,6 +36,10 @@ class Standing:
         """Whoever is absent from the last recorded generation leads nobody."""
         return self.recorded is None or self.worker.me.worker in self.recorded[0].generation
 
+    def may_lead(self) -> bool:
+        """Nobody needs a leader any more once the job's end is told."""
+        return self.is_eligible() and not self.ended
+
     def base(self) -> tuple[Recorded, int]:
         """What a new leader builds on, and its revision; unknown ones show when it records."""
         if self.recorded is not None:
