@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from edl.config import Settings
 from tests.seeded.plan import Fault, Plan, draw_ask, draw_job
@@ -43,6 +44,11 @@ POINTS = {
 }
 # A job that has not begun has nothing to lose: not too many of these.
 _EARLY = ("send Register", "send Ready", "send RendezvousKey", "swap leader", "done sync")
+# Where an adjustment stands between two words.
+_CHANGES = (
+    "send Accepted", "send Prepare", "send GroupBuilt", "swap generation", "announce",
+    "send Switched", "send Handover", "send Undo", "send Adjusted", "send Leaving",
+)  # fmt: skip
 _KINDS = (
     ("kill",) * 9
     + ("freeze",) * 3
@@ -86,7 +92,7 @@ def draw_crash_plan(seed: int) -> Plan:
     plan.epochs += rng.choice((0, 1, 3))
     steps = max(1, -(-plan.samples // plan.batch) * plan.epochs)
     length = plan.context_s + 0.6 + steps * (plan.step_s + plan.spread_s + 4 * plan.delay_s)
-    for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
+    for _ in range(rng.choice((0, 1, 1, 2, 3, 4))):
         plan.asks.append(draw_ask(rng, length))
     if rng.random() < 0.1:
         when = plan.context_s + length * rng.random()
@@ -101,9 +107,23 @@ def draw_crash_plan(seed: int) -> Plan:
         plan.losses, plan.losses_until = rng.randint(1, 3), length
     if rng.random() < 0.1:
         plan.group_falls = 0.1
-    for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4))):
-        plan.faults.append(_fault(rng, length, silence_s))
+    first = _fault(rng, length, silence_s)
+    if plan.asks and rng.random() < 0.4:
+        first = _at(rng, first, rng.choice(_CHANGES))
+    plan.faults.append(first)
+    for _ in range(rng.choice((0, 0, 1, 1, 1, 2, 3))):
+        fault = _fault(rng, length, silence_s)
+        if rng.random() < 0.6:
+            # While the job is still busy with the one before.
+            late = rng.choice((0.02, 0.3, 1.0, 3.0)) * rng.random()
+            fault = replace(fault, point="struck", nth=len(plan.faults), time=late)
+        plan.faults.append(fault)
     return plan
+
+
+def _at(rng: random.Random, fault: Fault, point: str) -> Fault:
+    late = rng.choice((0.0, 0.0, 0.01, 0.1)) * rng.random()
+    return replace(fault, point=point, nth=rng.randint(1, POINTS[point]), time=late)
 
 
 def _fault(rng: random.Random, length: float, silence_s: float) -> Fault:
@@ -118,11 +138,4 @@ def _fault(rng: random.Random, length: float, silence_s: float) -> Fault:
     point = rng.choice(sorted(POINTS))
     if point in _EARLY and rng.random() < 0.7:
         point = rng.choice(("done round", "done reduce", "done value", "swap generation"))
-    return Fault(
-        kind=kind,
-        who=who,
-        time=rng.choice((0.0, 0.0, 0.01, 0.1)) * rng.random(),
-        span_s=span_s,
-        point=point,
-        nth=rng.randint(1, POINTS[point]),
-    )
+    return _at(rng, Fault(kind=kind, who=who, time=0.0, span_s=span_s), point)

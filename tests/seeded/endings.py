@@ -74,7 +74,7 @@ def right_exits(history: History) -> list[str]:
         end = history.exits.get(worker)
         if end is None:
             faults.append(f"{worker} never ended")
-        elif end.status == 1 and history.faulty and _hopeless(history, end.why):
+        elif end.status == 1 and history.faulty and _hopeless(end.why):
             continue
         elif end.status == 1 and worker not in undone:
             faults.append(f"{worker} failed: {end.why}")
@@ -85,11 +85,10 @@ def right_exits(history: History) -> list[str]:
     return faults
 
 
-def _hopeless(history: History, why: str) -> bool:
-    """Whoever cannot go on without the dead says so."""
-    if "before the job began" in why or "workers are here" in why or "build the group" in why:
-        return not history.recorded
-    return "has had no leader" in why or "not expected" in why
+def _hopeless(why: str) -> bool:
+    """Whoever cannot go on without the others says so."""
+    begins = ("before the job began", "workers are here", "build the group")
+    return any(part in why for part in (*begins, "has had no leader", "not expected"))
 
 
 ENDINGS: dict[str, Callable[[History], list[str]]] = {

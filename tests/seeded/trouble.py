@@ -87,6 +87,8 @@ class Trouble:
         if world.story is not None:
             names = [p.me for p in victims]
             world.story(world.schedule.now, "FAULT", f"{fault.kind} {names} {fault.span_s:.2f}", [])
+        if victims:
+            self.notice("struck", victims[0])
         if fault.kind == "outage":
             self._outage(fault.span_s)
             return

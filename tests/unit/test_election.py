@@ -70,3 +70,12 @@ def test_a_key_that_fell_vacant_again_may_be_taken_later() -> None:
     mine.saw(write_leader(w(1), THERE), 4, leader_answers=True)
     mine.saw(None, 0, leader_answers=True)
     assert mine.vacant()
+
+
+def test_a_key_that_has_come_and_gone_before_the_answer_is_not_held() -> None:
+    mine = election()
+    assert mine.saw(None, 0, leader_answers=False) == 0
+    mine.saw(mine.value(), 7, leader_answers=False)
+    mine.saw(None, 0, leader_answers=False)
+    assert not mine.swapped(done=True, value=mine.value(), revision=7)
+    assert mine.vacant()

@@ -349,3 +349,18 @@ def test_a_newcomer_that_broke_before_the_switch_is_a_failure_after_it() -> None
     made.conductor.on_switch_decided(2, 4, 3.0)
     assert told(made.on_switch_happened(3.1)) == ["training.broke"]
     assert made.on_switch_happened(3.1) == []
+
+
+def test_an_undo_in_a_mended_generation_records_it_again_and_begins_nothing() -> None:
+    made = recorded()
+    for number in (0, 1):
+        made.on_switched(switched(number, 2), 3.0)
+    conductor = made.conductor
+    conductor.open(20, "out", kind="scale_out", joiners=(joiner(3),), leavers=(), now=4.0)
+    (swap,) = conductor.undo("w3 died", 5.0)
+    assert isinstance(swap, StoreSwap)
+    assert read_recorded(swap.value or b"").generation == target(2, 2)
+    effects = answer(made)
+    assert sent(effects, m.Undone) == [(20, m.Undone(request_id="out", reason="w3 died"))]
+    assert not sent(effects, m.Founded)
+    assert not made.active

@@ -60,12 +60,28 @@ def test_an_older_revision_is_no_news() -> None:
     assert place.is_eligible()
 
 
-def test_a_leaver_puts_in_its_last_step_unless_it_cannot() -> None:
+def test_a_leaver_stays_for_its_last_step_since_its_leave_may_be_taken_back() -> None:
     place = standing()
     place.worker.on_message(Prepare(generation=scaled_in()))
     assert see(place, scaled_in(), 5) == []
     place.worker.on_broke(1, "reset")
-    assert place.leave_if_out()[-1] == Dismiss(why=OUT, failed=False)
+    assert place.leave_if_out() == []
+    assert not place.is_eligible()
+    place.take_note(write_recorded(first(0, 1, 2), ()), 6)
+    assert place.is_eligible()
+
+
+def test_a_leaver_that_is_stuck_and_hears_of_no_leader_goes() -> None:
+    place = standing()
+    place.worker.on_message(Prepare(generation=scaled_in()))
+    see(place, scaled_in(), 5)
+    assert place.despair(0.0, after_s=60.0) == []
+    assert place.despair(60.0, after_s=60.0) == []
+    place.worker.on_broke(1, "reset")
+    assert place.despair(70.0, after_s=60.0) == []
+    (gone,) = place.despair(130.0, after_s=60.0)
+    assert isinstance(gone, Dismiss)
+    assert gone.failed
 
 
 def test_one_that_slept_through_everything_goes() -> None:

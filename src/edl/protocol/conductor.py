@@ -143,9 +143,9 @@ class Conductor:
     def on_recorded(self, target: Generation, now: float) -> list[Effect]:
         """The store has what was asked of it for an adjustment, or for the undo of one."""
         adjustment = self.adjustment
-        if adjustment is None or target.mended:
+        if adjustment is None:
             return []
-        if adjustment.phase is Phase.RESTORING:
+        if adjustment.phase is Phase.RESTORING and self.generation == target:
             return self.undone(now)
         if adjustment.phase is not Phase.RECORDING or not self.current(target.number):
             return []

@@ -52,12 +52,15 @@ class Election:
         self.may_lead = may_lead
         self.known: Known | None = None
         self.contesting = False
+        self._lapsed = 0  # the last token that was seen, and then seen gone
 
     def saw(self, value: bytes | None, revision: int, *, leader_answers: bool) -> int | None:
         """Take note of the key. Returns the revision to contest at, or None to leave it."""
         if value is not None:
             self.known = read_leader(value, revision)
             return None
+        if self.known is not None:
+            self._lapsed = self.known.token
         self.known = None
         if leader_answers or not self.vacant():
             return None
@@ -71,6 +74,9 @@ class Election:
     def swapped(self, *, done: bool, value: bytes | None, revision: int) -> bool:
         """The answer to our contest. True: this worker leads now, with `revision` as token."""
         self.contesting = False
+        if done and revision <= self._lapsed:
+            # The answer took so long that the key has come and gone meanwhile.
+            return False
         # Notifications and answers come on different ways: the later revision is the truth.
         if value is not None and (self.known is None or revision >= self.known.token):
             self.known = read_leader(value, revision)

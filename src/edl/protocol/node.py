@@ -46,17 +46,9 @@ LOCAL = 0
 
 _REQUESTS = (m.ScaleOut, m.ScaleIn, m.StopJob, m.AskStatus, m.Subscribe, m.ProcessEnded)
 _FOR_LEADER = (
-    m.Register,
-    m.Hail,
-    m.Ready,
-    m.RendezvousKey,
-    m.GroupBuilt,
-    m.GroupFailed,
-    m.Switched,
-    m.Leaving,
-    m.Stuck,
-    m.Pong,
-)
+    m.Register, m.Hail, m.Ready, m.RendezvousKey, m.GroupBuilt, m.GroupFailed, m.Switched,
+    m.Leaving, m.Stuck, m.Pong,
+)  # fmt: skip
 _EARLY_LIMIT = 10_000
 _REDIAL_S = 0.2
 
@@ -179,9 +171,8 @@ class Node:
     def _on_leader_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
         # One that is being dialled is not known to be gone: losing a lease is not death.
         answers = self._link is not None or self.leader is not None
-        at = self.election.saw(
-            value, revision, leader_answers=answers or not self.standing.is_eligible()
-        )
+        answers = answers or not self.standing.is_eligible()
+        at = self.election.saw(value, revision, leader_answers=answers)
         if at is not None or (value is None and self.leader is not None):
             return [self._contest(expected=0)]
         known = self.election.known
@@ -224,8 +215,9 @@ class Node:
         won = self.election.swapped(done=event.done, value=event.value, revision=event.revision)
         if won:
             return self._lead(event.revision, now)
-        if event.value is None and self._past is not None:
-            # The old leader's lease lapsed before we took its key: it is vacant, take it so.
+        if event.done or (event.value is None and self._past is not None):
+            # The old leader's lease lapsed before we took its key, or ours before we heard
+            # that we had it: it is vacant, take it so.
             return [self._contest(expected=0)]
         known = self.election.known
         if known is None or known.worker == self.me.worker:
@@ -325,6 +317,7 @@ class Node:
             if self.election.vacant() and self.standing.is_eligible():
                 return [self._contest(expected=0)]
             return []
+        self._early = deque(kept for kept in self._early if kept[0] != peer)
         return self.leader.on_peer_closed(peer, why, now) if self.leader else []
 
     def _on_tick(self, now: float) -> list[Effect]:

@@ -68,7 +68,8 @@ class Reception:
         effects = self.conductor.undo("the job is stopping", now)
         effects += self.voice.accept(message.request_id, peer)
         effects += self.voice.tell("job.stopping", message.request_id, why=message.why)
-        return [*effects, self.conductor.word()]
+        # What is being replaced has nothing to announce; what replaces it will.
+        return effects if self.recovery.busy else [*effects, self.conductor.word()]
 
     def _gate(self, peer: int, request_id: str, now: float) -> list[Effect] | None:
         """The answer to a request that cannot open an adjustment now; None: it can."""

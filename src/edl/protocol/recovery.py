@@ -235,7 +235,8 @@ class Recovery:
         """The store has recorded something: the survivors' generation, or one in its way."""
         again = self.stage is Stage.STORE
         effects: list[Effect] = []
-        if target.mended and self.target is not None and target.number == self.target.number:
+        # What is in force already was recorded again, for an undo.
+        if target == self.target and target != self.conductor.generation:
             effects += self._resume(target, now)
         return [*effects, *self.begin(now)] if again else effects
 

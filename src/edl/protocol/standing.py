@@ -2,7 +2,8 @@
 
 Owns: the last recorded generation as this worker knows it, and whether the job is over. Holds: one
 job never becomes two, since whoever is absent from the last recorded generation leads nobody and
-goes; a leaver first puts in its last step, and a newcomer is not in any generation yet.
+goes; a leaver first puts in its last step, and a newcomer is not in any generation yet. Neither
+can lead, so both go if nobody has led for long.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Standing:
         if here is None:
             known = any(number <= last.number for number in worker.prepared)
             return worker.out("the adjustment was undone") if known else []
+        # A planned leave may still be taken back; until then this worker has a step to put in.
         planned = not last.mended and worker.left_out_of(last.number)
-        if last.number <= here.number or (planned and not worker.stuck):
+        if last.number <= here.number or planned:
             return []
         return worker.out("the job went on without this worker")
 
@@ -67,9 +69,11 @@ class Standing:
         return self.worker.dismiss(self.ended, failed=False, over=True)
 
     def despair(self, now: float, *, after_s: float) -> list[Effect]:
-        """A newcomer cannot lead. If nobody does for long, nobody is left who could."""
+        """Some cannot lead. If nobody does for long, nobody is left who could."""
         worker = self.worker
-        if not worker.request_id or worker.generation is not None or worker.linked:
+        newcomer = bool(worker.request_id) and worker.generation is None
+        leaver = worker.stuck and not self.is_eligible()
+        if worker.linked or not (newcomer or leaver):
             self._alone_since = None
             return []
         if self._alone_since is None:

@@ -362,7 +362,7 @@ def main() -> None:
             seen=seen,
         )
         if not Path(options.fast).exists():
-            time.sleep(0.4)
+            time.sleep(1.5)
 
     names = options.recipes.split(",")
     recipes = train(edl, names, micro_batch=options.micro_batch, before=before, after=after)
