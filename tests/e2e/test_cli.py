@@ -298,14 +298,29 @@ def test_ctrl_c_ends_a_job_at_its_steps_end(edl: Edl) -> None:
     assert [each["what"] for each in events(edl, "j")][-1] == "job.stopped"
 
 
-def test_a_crash_in_a_step_is_shown(edl: Edl) -> None:
+def test_a_crash_that_meets_every_worker_is_shown_with_two_tracebacks(edl: Edl) -> None:
+    # Whoever has rank 0 raises: when the first is gone, the next one does.
     script = TRAINS.replace(
-        "        loss = ", "        if edl.rank() == 1 and edl.step() > 5: 1 / 0\n        loss = "
+        "        loss = ", "        if edl.rank() == 0 and edl.step() > 5: 1 / 0\n        loss = "
     )
-    status, _, err = edl("run", "-n", "2", edl.script(script), "1000")
+    status, _, err = edl("run", "-n", "3", edl.script(script), "1000")
     assert status == 1
-    assert "ZeroDivisionError: division by zero" in err
+    assert err.count("ZeroDivisionError: division by zero") == 2
     assert "failed first: exit status 1" in err
+    assert "failed too: exit status 1" in err
+    assert "failed on the same batch" in err
+
+
+def test_a_crash_of_one_worker_is_told_and_survived(edl: Edl) -> None:
+    script = TRAINS.replace(
+        "        loss = ",
+        "        if os.environ['EDL_WORKER'] == 'w1' and edl.step() > 5: 1 / 0\n        loss = ",
+    )
+    status, out, _ = edl("run", "-n", "2", edl.script(script), "60")
+    assert status == 0
+    assert "trained 60 steps" in out
+    assert "worker=w1 how=exit status 1 error=ZeroDivisionError: division by zero" in out
+    assert "it lost w1 on the way" in out
 
 
 def events(edl: Edl, name: str) -> list[dict[str, Any]]:

@@ -268,7 +268,10 @@ class Life:
         """A forced exit: the others go on without it, if there are any and they can."""
         worker, how = judged.ended.worker, judged.why or how_it_ended(judged.ended.status)
         left, least = self._census.working(), self._spec.min_workers
-        self.history.note("process.ended", step=self._census.step, worker=worker, how=how)
+        note = self._ending.note(judged.ended)
+        error = f"{note.kind}: {note.message}"[:200] if note else ""
+        told = {"worker": worker, "how": how, **({"error": error} if note else {})}
+        self.history.note("process.ended", step=self._census.step, **told)
         reason = self._ending.lose(judged)
         if not self._departures.was_expelled(worker):
             self._replacer.on_lost(worker, time.monotonic())
