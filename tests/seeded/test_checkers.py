@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Effect, MayGo, Send
@@ -17,7 +16,6 @@ from edl.protocol.position import Comparison, Position, compare
 from edl.protocol.progress import Progress, Verdict
 from edl.protocol.record import StepRecord
 from edl.protocol.requests import Final, Requests
-from edl.protocol.standing import Standing
 from edl.protocol.voice import Voice
 from edl.protocol.worker import Worker
 from edl.store.base import Swap, Versioned
@@ -260,26 +258,6 @@ def test_a_reduction_that_is_done_again_though_one_has_its_result_is_caught(
     monkeypatch.setattr("tests.seeded.trainer.compare", wrong)
     plans = [crash(kill("done value", nth), reduces=2) for nth in range(1, 8)]
     assert found_in(plans) & {"same_result", "no_crash"}
-
-
-def test_two_jobs_of_one_are_caught(monkeypatch: Patch) -> None:
-    """A frozen leader wakes up, and a store without compare-and-swap lets it go on."""
-    right = Shelf.swap
-
-    def wrong(self: Shelf, key: str, *, expected: int, **what: Any) -> None:
-        if key == "generation":
-            expected = self.core.get(key).revision
-        right(self, key, expected=expected, **what)
-
-    monkeypatch.setattr(Shelf, "swap", wrong)
-    monkeypatch.setattr(Standing, "leave_if_out", lambda self: [])
-    monkeypatch.setattr(Node, "_yield_to", lambda self, known: [])
-    settings = Settings(silence_s=2.0, lease_s=0.8, reconnect_s=0.6)
-    plans = [
-        crash(Fault(kind="freeze", who="leader", time=3.0 + part, span_s=4.0), settings=settings)
-        for part in (0.0, 0.07, 0.14, 0.21)
-    ]
-    assert "one_history" in found_in(plans)
 
 
 def test_a_pause_that_counts_as_death_is_caught(monkeypatch: Patch) -> None:

@@ -42,7 +42,8 @@ class World:
         self.history = History(
             samples=plan.samples, batch=plan.batch, epochs=plan.epochs, drop_last=plan.drop_last
         )
-        self.faulty = self.history.faulty = bool(plan.faults)
+        self.faulty = bool(plan.faults)
+        self.history.faulty = self.faulty or bool(plan.lapses) or plan.lapse_at_handover
         self.trouble = Trouble(self)
         self.network = Network(self.schedule, self.rng, self._network_delay, self._are_cut)
         self.network.touched = self.history.touched

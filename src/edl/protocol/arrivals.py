@@ -135,10 +135,18 @@ class Arrivals:
     # -- newcomers whose request is not known (any more) -------------------------------------
 
     def _unexpected(self, peer: int, message: m.Register, now: float) -> list[Effect]:
-        known = self.voice.requests.answered(message.request_id) is not None
+        adjustment, worker = self.conductor.adjustment, message.member.worker
+        answered = self.voice.requests.answered(message.request_id)
+        why = answered.reason if isinstance(answered, m.Undone) else ""
+        if adjustment is not None and adjustment.request_id == message.request_id:
+            why = adjustment.why if worker in adjustment.expected else ""
+        if why:
+            # It is undone, which is no fault of a worker that comes too late.
+            word = m.Undo(generation=0, request_id=message.request_id, why=why, finished=False)
+            return [Send(peer=peer, message=word)]
+        known = answered is not None
         if self.waits and not known and not self.conductor.over:
             # The leader that expected it is gone; its requester will ask this one.
-            worker = message.member.worker
             self._parked[worker] = (peer, message, now + self.settings.register_timeout_s)
             return []
         return [self._turn_away(peer, message)]

@@ -104,6 +104,7 @@ class Node:
                 return self._on_leader_seen(value, revision, now)
             case StateSeen(value=value) if value:
                 self.standing.ended = f"the job is {value.decode()}"
+                self.election.may_lead = False
                 return self.standing.leave_if_over()
             case Swapped():
                 return self._on_swapped(event, now)
@@ -273,6 +274,8 @@ class Node:
 
     def _on_generation_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
         if value is None or not self.standing.take_note(value, revision):
+            return []
+        if self.leader is not None and self.leader.over:
             return []
         leader = self.leader
         if (
