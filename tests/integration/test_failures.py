@@ -114,6 +114,7 @@ CHAINS = {
     "levelling": [["bucket", 8], ["level", 8], ["levelled", 8]],
     "between": [["reduce", 8], ["reduced-own", 18], ["closing", 28]],
     "closing": [["closing-round", 8], ["closed", 18], ["shutdown", 0]],
+    "the end": [["over", 0], ["over", 0], ["over", 0]],
 }
 
 

@@ -275,9 +275,9 @@ class Node:
     def _on_generation_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
         if value is None or not self.standing.take_note(value, revision):
             return []
-        if self.leader is not None and self.leader.over:
-            return []
         leader = self.leader
+        if leader is not None and leader.over:
+            return []  # it stays until the store has the job's end, whoever was to lead next
         if (
             leader is not None
             and leader.conductor.generation is None
@@ -285,8 +285,6 @@ class Node:
         ):
             # The last leader had founded the job, and went before anybody heard of it.
             return self._inherit(leader, now) if leader.conductor.asked is None else []
-        if leader is not None and leader.conductor.over:
-            return []  # it stays until the store has the job's end, whoever was to lead next
         return self.standing.leave_if_out()
 
     def _on_broke(self, number: int, why: str) -> list[Effect]:

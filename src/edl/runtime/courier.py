@@ -1,7 +1,8 @@
 """Carries store calls off the agent's thread, and keeps this worker's lease alive.
 
 A store call may block for seconds while its server is away; the agent must answer its peers
-meanwhile. One thread, calls in order; answers come back as events.
+meanwhile. One thread; answers come back as events. Holds: calls are made in order, and one that
+failed is made again before the next, for the machines wait for every answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ __all__ = ["Courier"]
 
 _log = logging.getLogger("edl.store")
 
+# Between two attempts at a call that the store did not answer.
+AGAIN_S = 0.1
+
 
 class Courier:
     """One worker's way to the store."""
@@ -33,6 +37,8 @@ class Courier:
         self._lease_s = lease_s
         self._answer = answer
         self._errands: queue.SimpleQueue[StoreSwap | None] = queue.SimpleQueue()
+        self._pause = threading.Event()  # never set: a wait between two attempts
+        self._give_up_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="edl-courier", daemon=True)
 
     def start(self) -> None:
@@ -43,6 +49,7 @@ class Courier:
 
     def stop(self, *, revoke: bool, timeout_s: float) -> None:
         """Finish what was asked, then end; `revoke` gives the lease up at once."""
+        self._give_up_at = now() + timeout_s
         self._errands.put(None)
         self._thread.join(timeout_s)
         if revoke and not self._thread.is_alive():
@@ -53,17 +60,24 @@ class Courier:
 
     def _run(self) -> None:
         renew_at = 0.0
+        held: StoreSwap | None = None
         while True:
             if now() >= renew_at:
                 self._renew()
                 renew_at = now() + self._lease_s / 3
-            try:
-                errand = self._errands.get(timeout=max(0.0, renew_at - now()))
-            except queue.Empty:
-                continue
-            if errand is None:
+            if held is None:
+                try:
+                    held = self._errands.get(timeout=max(0.0, renew_at - now()))
+                except queue.Empty:
+                    continue
+                if held is None:
+                    return
+            if self._carry(held):
+                held = None
+            elif self._give_up_at is not None and now() >= self._give_up_at:
                 return
-            self._carry(errand)
+            else:
+                self._pause.wait(AGAIN_S)
 
     def _renew(self) -> None:
         try:
@@ -71,8 +85,8 @@ class Courier:
         except StoreError as error:
             _log.warning("store.keep_alive failed, training goes on: %s", error)
 
-    def _carry(self, errand: StoreSwap) -> None:
-        """Until the store has answered: without it membership is frozen, not lost."""
+    def _carry(self, errand: StoreSwap) -> bool:
+        """Whether the store has answered: without it membership is frozen, not lost."""
         try:
             swap = self._store.compare_and_swap(
                 errand.key,
@@ -83,9 +97,7 @@ class Courier:
         except StoreError as error:
             _log.warning("store.swap key=%s failed, asking again: %s", errand.key, error)
             self._renew()
-            if self._errands.empty():
-                self._errands.put(errand)
-            return
+            return False
         self._answer(
             Swapped(
                 purpose=errand.purpose,
@@ -94,3 +106,4 @@ class Courier:
                 revision=swap.current.revision,
             )
         )
+        return True

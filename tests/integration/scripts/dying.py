@@ -62,6 +62,7 @@ POINTS: dict[str, tuple[type, str, bool]] = {
     "closing-round": (Rounds, "_finish_round", True),
     "closed": (Session, "_finish", True),
     "shutdown": (Session, "shutdown", False),
+    "over": (Agent, "wait_may_go", False),
 }
 
 
