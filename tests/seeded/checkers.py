@@ -207,7 +207,7 @@ def same_result(history: History) -> list[str]:
     gone = {
         worker
         for worker, end in history.exits.items()
-        if end.status == KILLED or "without this worker" in end.why
+        if end.status == KILLED or (end.why.startswith("dismissed") and "the job is" not in end.why)
     }
     for place, results in history.reduced.items():
         found = {result for worker, result in results.items() if worker not in gone}
@@ -296,6 +296,8 @@ def undone_is_harmless(history: History) -> list[str]:
         for commit in history.commits:
             if history.faulty and commit.time <= undone[0].time:
                 continue
+            if commit.worker in history.touched:
+                continue  # it slept, and ends the step that it was in before it hears the news
             if commit.worker in request.joiners:
                 faults.append(f"{commit.worker} trained, but {request.request_id} was undone")
                 break

@@ -122,3 +122,20 @@ def test_a_leader_that_comes_back_ends_the_despair() -> None:
     assert place.despair(60.0, after_s=60.0) == []
     place.worker.on_unlinked()
     assert place.despair(71.0, after_s=60.0) == []
+
+
+def test_whoever_waits_in_the_last_round_of_a_job_that_is_over_is_woken_once() -> None:
+    place = standing()
+    assert place.hurry(1.0, after_s=10.0) == []
+    place.ended = "the job is finished"
+    assert place.hurry(2.0, after_s=10.0) == []
+    assert place.hurry(11.9, after_s=10.0) == []
+    assert place.hurry(12.0, after_s=10.0) == [BreakGroup(number=1, why="the job is finished")]
+    assert place.hurry(30.0, after_s=10.0) == []
+
+
+def test_nobody_leads_a_job_that_is_over() -> None:
+    place = standing()
+    assert place.may_lead()
+    place.ended = "the job is finished"
+    assert not place.may_lead()

@@ -279,6 +279,8 @@ class Leader:
         first = self.founding.generation
         if self.recovery.makes(message.generation):
             return self.recovery.on_group_built(message)
+        if self.recovery.busy:
+            return []  # of an adjustment that the failure has undone
         if self.conductor.founded or first is None:
             return self.conductor.on_group_built(message, now)
         return [self.conductor.record(first)] if self.founding.on_built(message.worker) else []

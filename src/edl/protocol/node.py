@@ -327,6 +327,7 @@ class Node:
         if self.leader is not None:
             return self.leader.on_tick(now)
         effects = self.standing.despair(now, after_s=self.settings.patience_s)
+        effects += self.standing.hurry(now, after_s=self.settings.silence_s)
         if self._redial_at is not None and now >= self._redial_at and self._address:
             return [*effects, self._dial()]
         return [*effects, *self._listen_to_leader(now)]

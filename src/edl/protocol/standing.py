@@ -8,7 +8,9 @@ can lead, so both go if nobody has led for long.
 
 from __future__ import annotations
 
-from edl.protocol.effects import Effect
+import math
+
+from edl.protocol.effects import BreakGroup, Effect
 from edl.protocol.recorded import Recorded, read_recorded
 from edl.protocol.topology import Generation
 from edl.protocol.worker import State, Worker
@@ -23,6 +25,7 @@ class Standing:
         self.worker = worker
         self.recorded: tuple[Recorded, int] | None = None
         self.ended = ""  # how the job ended; empty while it runs
+        self._ended_since: float | None = None
         self._alone_since: float | None = None
 
     def take_note(self, value: bytes, revision: int) -> bool:
@@ -71,6 +74,21 @@ class Standing:
         if not self.ended:
             return []
         return self.worker.dismiss(self.ended, failed=False, over=True)
+
+    def hurry(self, now: float, *, after_s: float) -> list[Effect]:
+        """The job is over, yet this worker still waits in a round that nobody will complete.
+
+        Not at once: whoever told of the end may only have been the first to pass the last round.
+        """
+        here = self.worker.generation
+        if not self.ended or here is None or self._ended_since == math.inf:
+            return []
+        if self._ended_since is None:
+            self._ended_since = now
+        if now - self._ended_since < after_s:
+            return []
+        self._ended_since = math.inf
+        return [BreakGroup(number=here.number, why=self.ended)]
 
     def despair(self, now: float, *, after_s: float) -> list[Effect]:
         """Some cannot lead. If nobody does for long, nobody is left who could."""
