@@ -38,6 +38,7 @@ REMEMBERED = {
 REMEMBERED_CRASHES = {
     96: "a newcomer that dials a dead leader and forgets to despair",
     269: "a number that the last leader had used for a generation that was undone",
+    6183: "an heir whose office nobody needs any more, for the end is told",
     4081: "a worker that waits in the closing round of a job that is over for the others",
     6561: "a lost member that comes back and builds what the failure has undone",
 }

@@ -25,9 +25,14 @@ from edl.protocol.recovery import Recovery
 from edl.protocol.voice import Voice
 from edl.types import Member, WorkerId
 
-__all__ = ["GENERATION_KEY", "STATE_KEY", "Leader"]
+__all__ = ["GENERATION_KEY", "STATE_KEY", "Leader", "tell_end"]
 
 STATE_KEY = "state"
+
+
+def tell_end(value: bytes) -> StoreSwap:
+    """The store's word on the job as a whole; the first one counts."""
+    return StoreSwap(purpose="state", key=STATE_KEY, expected=0, value=value, leased=False)
 
 
 class Leader:
@@ -182,9 +187,7 @@ class Leader:
         for request_id in self.voice.requests.open_ids():
             effects += self.voice.final(m.Finished(request_id=request_id, reason=reason))
         effects += self.voice.tell("job.stopped" if stopping else "job.finished")
-        value = b"stopped" if stopping else b"finished"
-        swap = StoreSwap(purpose="state", key=STATE_KEY, expected=0, value=value, leased=False)
-        return [*effects, swap]
+        return [*effects, tell_end(b"stopped" if stopping else b"finished")]
 
     def on_tick(self, now: float) -> list[Effect]:
         generation = self.conductor.generation

@@ -33,7 +33,7 @@ from edl.protocol.events import (
     SwitchDecided,
     Tick,
 )
-from edl.protocol.leader import Leader
+from edl.protocol.leader import Leader, tell_end
 from edl.protocol.liveness import Liveness
 from edl.protocol.standing import Standing
 from edl.protocol.worker import State, Worker
@@ -105,7 +105,7 @@ class Node:
             case StateSeen(value=value) if value:
                 self.standing.ended = f"the job is {value.decode()}"
                 self.election.may_lead = False
-                return self.standing.leave_if_over()
+                return [MayGo()] if self._over else self.standing.leave_if_over()
             case Swapped():
                 return self._on_swapped(event, now)
             case PeerOpened(peer=peer):
@@ -396,13 +396,14 @@ class Node:
     def _on_job_over(self, now: float) -> list[Effect]:
         if self.leader is not None:
             return self.leader.on_job_over(now)
-        if self._heir:
+        if self._heir and not self.standing.ended:
             # The old leader still has to hand over: without us nobody would tell the end.
             self._over = True
             return []
         self.election.may_lead = False
         self.worker.on_job_over()
-        return [MayGo()]
+        # The leader may die before it has told the end; whoever is first tells it.
+        return [tell_end(b"finished"), MayGo()]
 
     def _on_entered(self, event: Entered) -> None:
         self.election.may_lead = True

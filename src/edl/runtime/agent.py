@@ -52,6 +52,8 @@ __all__ = ["Agent", "Dismissal"]
 
 _log = logging.getLogger("edl.agent")
 
+# How long a worker that goes waits for groups that are still being destroyed.
+_DROP_S = 5.0
 _QUIET = fx.Announce(generation=0, switch_step=0, token=0)
 
 
@@ -82,6 +84,7 @@ class Agent:
         self._dialled: dict[int, Peer] = {}
         self._incoming: dict[int, Peer] = {}
         self._next_incoming = 1
+        self._drops: list[threading.Thread] = []
         self._hub = Hub(
             name=f"edl-agent-{identity.worker}",
             job=identity.job,
@@ -210,6 +213,10 @@ class Agent:
         self._store.close()
         for board in list(self._boards.values()):
             board.cancel("this worker is going")
+        # An interpreter that ends while a group is being destroyed takes the process down with it.
+        until = now() + _DROP_S
+        for thread in self._drops:
+            thread.join(max(0.0, until - now()))
 
     # -- events in -------------------------------------------------------------------------
 
@@ -374,4 +381,6 @@ class Agent:
     def discard(self, group: Group, *, only_state: bool = False) -> None:
         """Drop a group off the training thread: its destructor may take seconds."""
         drop = group.drop_state if only_state else group.drop
-        threading.Thread(target=drop, name="edl-drop", daemon=True).start()
+        thread = threading.Thread(target=drop, name="edl-drop", daemon=True)
+        self._drops = [one for one in self._drops if one.is_alive()] + [thread]
+        thread.start()
