@@ -33,6 +33,7 @@ from edl.protocol.events import (
     SwitchDecided,
     Tick,
 )
+from edl.protocol.leader import tell_end
 from edl.protocol.node import Node
 from edl.protocol.record import STOP
 from edl.protocol.recorded import write_recorded
@@ -340,8 +341,9 @@ def test_a_job_that_ends_before_the_handover_is_ended_by_the_successor() -> None
 def test_a_follower_goes_when_the_job_is_over() -> None:
     machine = following()
     goodbye = Send(peer=-1, message=m.Leaving(generation=1, worker=w(1)))
-    assert machine.step(JobOver(step=9), 1.0) == [MayGo(), goodbye]
-    assert machine.step(JobOver(step=9), 1.0) == [goodbye]
+    told = tell_end(b"finished")
+    assert machine.step(JobOver(step=9), 1.0) == [told, MayGo(), goodbye]
+    assert machine.step(JobOver(step=9), 1.0) == [told, goodbye]
     assert steps(machine, PeerClosed(peer=-1, why="gone"), VACANT) == []
 
 
