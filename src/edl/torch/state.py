@@ -152,7 +152,8 @@ class State:
                 if aside:
                     self._install_early(manifest, tensors)
                 self._install_late(manifest, tensors)
-            manifest["snapshot"]["extra"] = unflatten(manifest["extra"], tensors)
+            if manifest["extra"] is not None:
+                manifest["snapshot"]["extra"] = unflatten(manifest["extra"], tensors)
             total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
             # Up to the last byte: after it the source tells what changed, once it has computed.
             return Transfer(seconds=receiving.ended - receiving.began, bytes=total)
