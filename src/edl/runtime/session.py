@@ -255,6 +255,8 @@ class Session(Rounds):
             self._leave_step(reduced=reduced)
         if not self.loop_closed and not self.over:
             self._finish(Kind.CLOSE)
+        else:
+            self._let_arrive()
         if self.loop_closed:
             self.loop_closed = False
             self.progress.close()
@@ -273,6 +275,16 @@ class Session(Rounds):
                 self.broke(error)
         if self._mender.fault is not None:
             self._mended_end()
+
+    def _let_arrive(self) -> None:
+        """A loop that ended inside a first step: its newcomers still need the state."""
+        closed, over = self.loop_closed, self.over
+        try:
+            self._await_moved()
+        except GroupBroken as error:
+            self.broke(error)
+            self._mend()
+            self.loop_closed, self.over = closed, over
 
     def _finish(self, kind: Kind) -> None:
         """End the loop, or the job, with everybody; again if a peer is lost meanwhile."""
