@@ -20,7 +20,8 @@ SAMPLES, BATCH, EPOCHS = 400, 40, 6
 
 JOURNAL = (
     *("--samples", str(SAMPLES), "--batch", str(BATCH), "--epochs", str(EPOCHS)),
-    *("--model", "batchnorm", "--optimizer", "adam"),
+    # Many buckets: a peer may be lost between two of them.
+    *("--model", "batchnorm", "--optimizer", "adam", "--bucket-mb", "0.0005"),
 )
 
 

@@ -112,7 +112,9 @@ class Reducer:
             return
         if self._solo():
             return
-        bucket = self._place[id(parameter)]
+        bucket = self._place.get(id(parameter))
+        if bucket is None:
+            return  # a peer was lost while this backward ran; its gradients count for nobody
         bucket.missing -= 1
         if bucket.missing == 0:
             self._launch_complete()

@@ -55,6 +55,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pause-until", default="", help="no pauses once this file exists")
     parser.add_argument("--until", default="", help="go on until this file exists")
     parser.add_argument("--unseeded", action="store_true")
+    parser.add_argument("--bucket-mb", type=float, default=25.0)
     return parser.parse_args()
 
 
@@ -100,7 +101,7 @@ class Log:
 
 def main() -> None:
     options = parse()
-    edl.init()
+    edl.init(bucket_mb=options.bucket_mb)
     torch.manual_seed(os.getpid() if options.unseeded else 1)
     model = build(options.model)
     data = torch.Generator().manual_seed(7)
