@@ -72,7 +72,8 @@ def test_a_payload_is_a_message_or_a_peer_error(payload: bytes) -> None:
 def test_deep_nesting_is_a_peer_error(cls: type, byte: int, depth: int) -> None:
     name = cls.__name__.encode()
     with suppress(PeerError):
-        CODEC.decode(bytes([len(name)]) + name + bytes([byte]) * depth)
+        decoded = CODEC.decode(bytes([len(name)]) + name + bytes([byte]) * depth)
+        assert type(decoded) is cls
 
 
 @st.composite
@@ -143,6 +144,7 @@ def test_the_store_answers_or_ignores_whatever_is_well_formed(said: list[object]
         service.on_tick()
     service.on_closed(peer)
     for answer in answers:
+        assert type(answer) in EVERY_MESSAGE
         with suppress(OverflowError):
             CODEC.encode(answer)
 
@@ -181,6 +183,7 @@ def test_the_launcher_answers_or_ignores_whatever_is_well_formed(said: list[obje
             service.on_message(peer, message, float(now))
         service.on_tick(float(now))
     service.on_closed(peer)
+    assert all(type(answer) in EVERY_MESSAGE for answer in answers)
 
 
 # --- checkpoints ---
