@@ -15,7 +15,9 @@ import pytest
 
 from edl.client import Job, run
 from edl.errors import UsageError
+from edl.launch.access import Access
 from edl.store.base import open_store
+from edl.types import Address
 from tests.contract.servers import Etcd, Server, ZooKeeper, free_port, until
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.judge import read_journal
@@ -99,6 +101,21 @@ def test_a_used_name_meets_no_old_keys_and_leaves_none(start: Start, log: Path, 
         job = start("journal.py", "--log", str(log), "--epochs", "1", name="again", store=etcd.url)
         assert job.wait(120).state == "finished"
     assert names_in(etcd) == [f"/edl/again/{key}" for key in ("generation", "leader", "state")]
+
+
+def test_a_job_that_has_not_begun_has_no_leader(etcd: Etcd) -> None:
+    old = open_store(etcd.url, job="again", secret=b"")
+    assert old.compare_and_swap("leader", expected=0, value=b"{}").done
+    old.close()
+    # The launcher is up, but its job's folder does not say yet where the keys of this run are.
+    here = Access(
+        job="again",
+        store=etcd.url,
+        secret=b"",
+        launcher=Address("127.0.0.1", free_port()),
+        run=lambda: "",
+    )
+    assert here.leader() is None
 
 
 def test_a_job_is_found_by_its_store_alone(

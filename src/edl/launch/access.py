@@ -78,6 +78,9 @@ class Access:
     def leader(self) -> Known | None:
         """Whom the store names as the leader; None while nobody leads."""
         run = self._run() if self._run is not None else self._current()[0]
+        if not run:
+            # Not begun yet: what stands there without a run would be somebody else's.
+            return None
         found = self._read(run, LEADER_KEY)
         return read_leader(found.value, found.revision) if found.value is not None else None
 
