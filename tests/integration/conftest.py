@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +14,36 @@ import pytest
 
 from edl.client import Job, run
 from edl.errors import EdlError
+from edl.launch.environment import KEEP_MEMORY
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 Start = Callable[..., Job]
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A process that jobs and their workers are forked off: imports are most of a short test."""
+    path = str(tmp_path_factory.mktemp("template") / "socket")
+    command = [sys.executable, "-m", "edl.launch.template", "--listen", path]
+    process = subprocess.Popen(
+        [*command, "--preload", "edl.launch.detached", "--preload", "edl.torch.rehearsal"],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **KEEP_MEMORY},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield path
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start jobs by their script's name; whatever still runs at the end is killed."""
     monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("EDL_TEMPLATE", template)
     jobs: list[Job] = []
 
     def begin(

@@ -119,3 +119,6 @@ class Backend(Protocol):
 
     def kill(self, worker: WorkerId) -> None:
         """End it and all that it started. Harmless when it has gone."""
+
+    def close(self) -> None:
+        """No more will be started; those that run go on."""

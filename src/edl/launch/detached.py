@@ -11,17 +11,22 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import asdict
 
 from edl.errors import EdlError, Refused, TimedOut, UsageError
 from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder
 from edl.launch.local import LocalLauncher
+from edl.launch.template import Request, ask
 
 __all__ = ["log_to_folder", "main", "start", "stop_on_signals"]
 
+# Names the socket of a template (see template.py) that jobs are to be forked off.
+TEMPLATE = "EDL_TEMPLATE"
 KINDS: dict[str, type[EdlError]] = {
     kind.__name__: kind for kind in (EdlError, Refused, UsageError, TimedOut)
 }
@@ -29,14 +34,9 @@ KINDS: dict[str, type[EdlError]] = {
 
 def start(spec: JobSpec) -> str:
     """Start the job and return its name; raises what `LocalLauncher` raised over there."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "edl.launch.detached"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    said, complaints = child.communicate(json.dumps(asdict(spec)).encode())
+    description = json.dumps(asdict(spec)).encode()
+    template = os.environ.get(TEMPLATE, "")
+    said, complaints = _forked(description, template) if template else _fresh(description)
     try:
         answer = json.loads(said)
     except ValueError:
@@ -45,6 +45,50 @@ def start(spec: JobSpec) -> str:
     if "error" in answer:
         raise KINDS.get(answer["kind"], EdlError)(answer["error"])
     return str(answer["job"])
+
+
+def _fresh(description: bytes) -> tuple[bytes, bytes]:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "edl.launch.detached"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    return child.communicate(description)
+
+
+def _forked(description: bytes, template: str) -> tuple[bytes, bytes]:
+    """The same off a template, whose modules the job's workers will have too."""
+    request = Request(
+        module="edl.launch.detached",
+        arguments=(),
+        environment=dict(os.environ),
+        folder=os.getcwd(),
+        apart=True,
+    )
+    with (
+        tempfile.TemporaryFile() as question,
+        tempfile.TemporaryFile() as complaints,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+    ):
+        question.write(description)
+        question.seek(0)
+        reading, writing = os.pipe()
+        with open(reading, "rb") as said:
+            try:
+                connection.connect(template)
+                ask(connection, request, (question.fileno(), writing, complaints.fileno()))
+            except OSError as error:
+                raise UsageError(
+                    f"{TEMPLATE}={template} cannot be reached: {error}; unset it, or start "
+                    "`python -m edl.launch.template --listen` with that path"
+                ) from error
+            finally:
+                os.close(writing)
+            answer = said.read()
+        complaints.seek(0)
+        return answer, complaints.read()
 
 
 def log_to_folder(folder: JobFolder) -> None:

@@ -26,6 +26,8 @@ from edl.launch.life import Life
 from edl.launch.messages import port_codec
 from edl.launch.processes import LocalProcesses
 from edl.launch.slots import SlotBook, find_gpus, gpus_from_text
+from edl.launch.template import preloaded
+from edl.launch.warm import WarmProcesses, fork_template
 from edl.protocol.messages import Happened, Status
 from edl.store.service import EmbeddedService
 from edl.store.url import without_password
@@ -64,6 +66,9 @@ class LocalLauncher:
                 checkpoint_place(spec), job=self.folder.name, resume=spec.resume
             )
             undo.callback(self._checkpoints.release)
+            # Before any thread is started here.
+            self._processes = self._new_processes()
+            undo.callback(self._processes.close)
             self._hub = self._new_hub()
             undo.callback(self._hub.stop)
             self._keys = self._new_keys()
@@ -108,10 +113,17 @@ class LocalLauncher:
         self._keys.close()
         self._hub.stop()
         self._life.close()
+        self._processes.close()
         self._checkpoints.release()
         self._claim.release()
 
     # -- making ----------------------------------------------------------------------------
+
+    def _new_processes(self) -> LocalProcesses:
+        command = [self._spec.script, *self._spec.args]
+        if not preloaded():
+            return LocalProcesses(self.folder, command)
+        return WarmProcesses(self.folder, command, template=fork_template())
 
     def _new_hub(self) -> Hub:
         hub = Hub(
@@ -177,7 +189,7 @@ class LocalLauncher:
             settings=self._settings,
             folder=self.folder,
             slots=self._slots,
-            processes=LocalProcesses(self.folder, [spec.script, *spec.args]),
+            processes=self._processes,
             environment=self._store_environment(),
             begin_run=self._keys.begin,
             revoke=self._keys.revoke if spec.store else self._store_service.revoke,

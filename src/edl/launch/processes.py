@@ -11,10 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edl.launch.base import Ended, WorkerPlan
 from edl.launch.jobs import JobFolder
@@ -29,7 +28,7 @@ class LocalProcesses:
     def __init__(self, folder: JobFolder, command: Sequence[str]) -> None:
         self._folder = folder
         self._command = [sys.executable, "-m", "edl.launch.boot", *command]
-        self._children: dict[WorkerId, subprocess.Popen[bytes]] = {}
+        self._children: dict[WorkerId, int] = {}
 
     def start(self, plan: WorkerPlan) -> int:
         environment = {
@@ -38,43 +37,59 @@ class LocalProcesses:
             "EDL_SPAWNED_AT": repr(time.time()),
         }
         with open(self._folder.log(plan.worker), "ab") as log:
-            child = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                process_group=0,
-            )
-        self._children[plan.worker] = child
-        return child.pid
+            pid = self._children[plan.worker] = self._spawn(environment, log.fileno())
+        return pid
+
+    def close(self) -> None:
+        """No more will be started."""
 
     def alive(self) -> tuple[WorkerId, ...]:
         return tuple(self._children)
 
     def ended(self) -> list[Ended]:
         found = []
-        for worker, child in list(self._children.items()):
+        for worker, pid in list(self._children.items()):
             # Looked at before it is reaped: until then its group's number cannot be used again.
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            if os.waitid(os.P_PID, child.pid, flags) is None:
+            if os.waitid(os.P_PID, pid, flags) is None:
                 continue
-            self._kill_group(child.pid)
-            status = child.wait()
+            self._kill_group(pid)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             del self._children[worker]
             found.append(Ended(worker=worker, status=status, at=self._failed_at(worker, status)))
+        self._reap_others()
         return sorted(found, key=lambda each: (each.status == 0, each.at))
 
     def terminate(self, worker: WorkerId) -> None:
-        child = self._children.get(worker)
-        if child is not None:
+        pid = self._children.get(worker)
+        if pid is not None:
             # The process alone: its helpers would report their own death as an error of its.
-            os.kill(child.pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGTERM)
 
     def kill(self, worker: WorkerId) -> None:
-        child = self._children.get(worker)
-        if child is not None:
-            self._kill_group(child.pid)
+        pid = self._children.get(worker)
+        if pid is not None:
+            self._kill_group(pid)
+
+    def _spawn(self, environment: Mapping[str, str], output: int) -> int:
+        """Start the process, what it says going to that file; returns its pid."""
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_DUP2, output, 2),
+        ]
+        return os.posix_spawn(
+            self._command[0],
+            self._command,
+            environment,
+            file_actions=actions,
+            setpgroup=0,
+            # Python ignores these two for itself alone.
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+        )
+
+    def _reap_others(self) -> None:
+        """A kind of backend that has more children takes note of their ends here."""
 
     def _kill_group(self, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
