@@ -24,9 +24,10 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 from edl.errors import PeerError
 from edl.launch.boot import exit_status, leave, report
@@ -35,7 +36,13 @@ __all__ = ["Request", "Template", "ask", "main", "preload", "preloaded"]
 
 LENGTH = struct.Struct("!I")
 STREAMS = 3
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
+# As Python finds them when it starts; it ignores SIGPIPE and SIGXFSZ from then on.
+SIGNALS: dict[signal.Signals, Callable[[int, FrameType | None], Any] | signal.Handlers] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGCHLD: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
 
 _preloaded: list[str] = []
 
@@ -101,7 +108,7 @@ class Template:
         if not head:
             raise EOFError("the connection was closed")
         try:
-            request = Request(**json.loads(_exactly(peer, LENGTH.unpack(head)[0])))
+            request = _understand(_exactly(peer, LENGTH.unpack(head)[0]), len(streams))
             if os.fork():
                 return
             between = os.getpid()
@@ -113,6 +120,8 @@ class Template:
             _answer(peer, pid=os.getpid())
             self._close()
             _become(request, streams)
+        except ConnectionError:
+            raise
         except OSError as error:
             _answer(peer, error=str(error))
         finally:
@@ -124,6 +133,15 @@ class Template:
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()
         self._waiting.close()
+
+
+def _understand(body: bytes, streams: int) -> Request:
+    try:
+        if streams != STREAMS:
+            raise ValueError(f"{streams} open files came along, not {STREAMS}")
+        return Request(**json.loads(body))
+    except (ValueError, TypeError) as error:
+        raise ConnectionError(f"no request: {error}") from error
 
 
 def _answer(peer: socket.socket, *, pid: int = 0, error: str = "") -> None:
@@ -162,8 +180,8 @@ def _become(request: Request, streams: Sequence[int]) -> NoReturn:
             os.setsid()
         else:
             os.setpgid(0, 0)
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in SIGNALS.items():
+            signal.signal(number, handler)
         for target, stream in enumerate(streams):
             os.dup2(stream, target)
             os.close(stream)

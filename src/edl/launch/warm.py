@@ -7,6 +7,7 @@ gone, workers are started as usual.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -61,8 +62,10 @@ class WarmProcesses(LocalProcesses):
         """What workers left behind is ours too, since we take orphans in."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         ours = set(self._children.values())
-        while (found := os.waitid(os.P_ALL, 0, flags)) is not None and found.si_pid not in ours:
-            os.waitpid(found.si_pid, 0)
+        # No child at all is an error to the system, and nothing to do here.
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitid(os.P_ALL, 0, flags)) and found.si_pid not in ours:
+                os.waitpid(found.si_pid, 0)
 
 
 def fork_template() -> socket.socket:

@@ -12,11 +12,9 @@ import sys
 
 import torch
 
-import edl.torch
+import edl.torch  # noqa: F401  loaded for those to come
 
 __all__ = ["after_fork", "before_fork"]
-
-assert edl.torch  # loaded for those to come
 
 
 def before_fork() -> None:
