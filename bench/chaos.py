@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.integration.chaos import chaos  # noqa: E402
+from tests.integration.templates import running_template  # noqa: E402
 
 
 def main() -> int:
@@ -33,17 +34,19 @@ def main() -> int:
     options = parser.parse_args()
     total: Counter[str] = Counter()
     failed: list[int] = []
-    for seed in range(options.seed, options.seed + options.runs):
-        scratch = tempfile.mkdtemp(prefix=f"edl-chaos-{seed}-", dir=options.keep)
-        os.environ["EDL_HOME"] = str(Path(scratch, "home"))
-        try:
-            report = chaos(seed, Path(scratch), blows=options.blows)
-            total += report.happened
-            print(report, flush=True)
-            shutil.rmtree(scratch)
-        except Exception as error:
-            failed.append(seed)
-            print(f"seed {seed} FAILED in {scratch}: {error!r}"[:2000], flush=True)
+    with tempfile.TemporaryDirectory() as place, running_template(Path(place)) as template:
+        os.environ["EDL_TEMPLATE"] = template
+        for seed in range(options.seed, options.seed + options.runs):
+            scratch = tempfile.mkdtemp(prefix=f"edl-chaos-{seed}-", dir=options.keep)
+            os.environ["EDL_HOME"] = str(Path(scratch, "home"))
+            try:
+                report = chaos(seed, Path(scratch), blows=options.blows)
+                total += report.happened
+                print(report, flush=True)
+                shutil.rmtree(scratch)
+            except Exception as error:
+                failed.append(seed)
+                print(f"seed {seed} FAILED in {scratch}: {error!r}"[:2000], flush=True)
     print(f"{options.runs - len(failed)} of {options.runs} runs lost nothing; {dict(total)}")
     if failed:
         print(f"failed seeds: {failed}")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import pytest
 
 from edl.client import Job, run
 from edl.errors import EdlError
-from edl.launch.environment import KEEP_MEMORY
+from tests.integration.templates import running_template
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -24,19 +21,8 @@ Start = Callable[..., Job]
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A process that jobs and their workers are forked off: imports are most of a short test."""
-    path = str(tmp_path_factory.mktemp("template") / "socket")
-    command = [sys.executable, "-m", "edl.launch.template", "--listen", path]
-    process = subprocess.Popen(
-        [*command, "--preload", "edl.launch.detached", "--preload", "edl.torch.rehearsal"],
-        stdout=subprocess.PIPE,
-        env={**os.environ, **KEEP_MEMORY},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
-    yield path
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with running_template(tmp_path_factory.mktemp("template")) as path:
+        yield path
 
 
 @pytest.fixture
