@@ -1,13 +1,18 @@
 """How long does training stop when a worker is killed, with EDL and with torchft?
 
-    python bench/recovery.py [--rounds 5] [--wait 2.0] [--rivals torchft,torchft-default]
+    python bench/recovery.py [--rounds 10] [--wait 2.0] [--rivals torchft,torchft-default]
+    python bench/recovery.py --frozen 3 --rounds 0
 
 Four workers train; one gets SIGKILL at a random moment, first a follower, then (EDL) the leader of
 those who are left. Compute is mostly a timed wait proportional to a worker's rows (see
 _workload.py). Rounds of EDL and of torchft are interleaved; "torchft" has a tuned lighthouse and a
 group timeout of 2 s, "torchft-default" has their own. The stop is the time between the ends of two
 steps on a survivor, less a usual step before (the one that broke) and a usual step after (the one
-that was done again); what is told is the longest of all survivors'.
+that was done again); what is told is the longest of all survivors'. It may be below nothing, for a
+broken step ends without a reduction and an update; a ratio takes it as 1 % of a step at least.
+
+With --frozen, workers get SIGSTOP instead, followers and leaders by turns, and what is told is the
+time until that is noticed, beside the silence that was set.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ from pathlib import Path
 from _stops import ends, wait_for_steps
 
 from edl.client import Job, run
+from edl.config import Settings
 from edl.errors import EdlError
 
 HERE = Path(__file__).resolve().parent
@@ -43,7 +49,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--frozen", type=int, default=0, help="so many workers get SIGSTOP")
     parser.add_argument("--wait", type=float, default=2.0, help="seconds for the whole batch")
     parser.add_argument("--model", choices=["mlp", "resnet", "tiny"], default="mlp")
     parser.add_argument("--seed", type=int, default=0)
@@ -98,6 +105,41 @@ def edl_round(options: argparse.Namespace, folder: Path, rng: random.Random) -> 
     (folder / "end").touch()
     job.wait(60)
     return found
+
+
+def frozen_round(options: argparse.Namespace, folder: Path, *, leader: bool) -> float:
+    """How long a worker had been asleep when it was noticed."""
+    os.environ["EDL_HOME"] = str(folder / "home")
+    job = run(str(HERE / "_edl_worker.py"), *arguments(options, folder), workers=WORKERS)
+    await_training(job, folder)
+    victim = next(w for w in job.status().workers if w.leader is leader)
+    at = time.time()
+    os.kill(victim.pid, signal.SIGSTOP)
+    try:
+        noticed = next(
+            event.time
+            for event in job.events(follow=True)
+            if event.what == "worker.lost" and event.fields["worker"] == victim.id
+        )
+    finally:
+        os.kill(victim.pid, signal.SIGCONT)
+    (folder / "end").touch()
+    job.wait(60)
+    return noticed - at
+
+
+def frozen(options: argparse.Namespace) -> None:
+    silence = Settings.from_environment(os.environ).silence_s
+    found = []
+    for number in range(options.frozen):
+        folder = Path(tempfile.mkdtemp(prefix="edl-bench-"))
+        leader = number % 2 == 1
+        found.append(frozen_round(options, folder, leader=leader))
+        who = "the leader" if leader else "a follower"
+        print(f"  SIGSTOP of {who}: noticed after {found[-1]:.2f} s", flush=True)
+        shutil.rmtree(folder)
+    least, most = min(found) / silence, max(found) / silence
+    print(f"noticed after {least:.2f} to {most:.2f} times the silence of {silence:g} s")
 
 
 def await_training(job: Job, folder: Path) -> None:
@@ -187,6 +229,11 @@ def main() -> int:
             f"{name}: median stop {statistics.median(stops) * 1e3:.0f} ms "
             f"({min(stops) * 1e3:.0f} to {max(stops) * 1e3:.0f}, {len(stops)} times)"
         )
+    for rival in rivals if results else ():
+        ours = max(statistics.median(results["EDL, a follower"]), options.wait / WORKERS / 100)
+        print(f"{rival} stops {statistics.median(results[rival]) / ours:.1f} times as long")
+    if options.frozen:
+        frozen(options)
     return 0
 
 

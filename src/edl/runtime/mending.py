@@ -40,7 +40,9 @@ class Mender:
     def __init__(self, framework: Framework, agent: Agent | None, *, approximate: bool) -> None:
         self.fault: GroupBroken | None = None  # why the present act is void
         self.whole = False  # this worker has the job's state
-        self.calls = 0  # of optimizers, since the last commit
+        self.calls = 0  # changes of the model since the last commit
+        self._made: dict[int, int] = {}  # complete steps of each optimizer among them
+        self._passed: dict[int, int] = {}  # calls of each since the present act was entered
         self._framework = framework
         self._agent = agent
         self._approximate = approximate
@@ -64,6 +66,19 @@ class Mender:
     def committed(self) -> None:
         self.whole = True
         self.calls, self._acts, self._last = 0, 0, None
+        self._made, self._passed = {}, {}
+
+    def may_update(self, optimizer: int) -> bool:
+        """Whether this optimizer's step is still to be made, in a step that may be done again."""
+        number = self._passed[optimizer] = self._passed.get(optimizer, 0) + 1
+        if number <= self._made.get(optimizer, 0):
+            # It was complete when a peer was lost, and is in everybody's state.
+            return False
+        self.calls += 1
+        return True
+
+    def updated(self, optimizer: int) -> None:
+        self._made[optimizer] = self._made.get(optimizer, 0) + 1
 
     def done(self, act: Act) -> None:
         """An act that is no step is complete here."""
@@ -111,12 +126,12 @@ class Mender:
             except GroupBroken as error:
                 agent.broke(number, str(error))
         progress.enter(generation)
-        self.fault, self._again = None, True
+        self.fault, self._again, self._passed = None, True, {}
         return group, act
 
     def again(self) -> None:
         """The step that was under way will be done again from its beginning."""
-        self.calls, self._acts = 0, self._acts_before
+        self._acts = self._acts_before
 
     def _level(self, group: Group, progress: Progress, begin: Callable[[], None]) -> Act | None:
         """Bring everybody to where the most advanced one is."""
@@ -132,8 +147,8 @@ class Mender:
             self._give(group, progress, found, positions)
         elif group.rank in found.behind or group.rank in found.late:
             best = positions[found.source]
-            act = self._take(group, progress, found)
-            self.calls, self._acts, self._last = best.calls, best.acts, act
+            act = self._take(group, progress, found, here)
+            self._acts, self._last = best.acts, act
             if group.rank not in found.behind:
                 return act
         return None
@@ -142,7 +157,8 @@ class Mender:
         self, group: Group, progress: Progress, found: Comparison, positions: list[Position]
     ) -> None:
         last = self._last
-        snapshot = {**progress.snapshot(), "act": None}
+        calls = [self.calls, *(list(pair) for pair in self._made.items())]
+        snapshot = {**progress.snapshot(), "act": None, "calls": calls}
         if last is not None:
             snapshot["act"] = [int(last.ended), int(last.closed)]
         extra = last.reduced if last is not None else None
@@ -152,7 +168,9 @@ class Mender:
             bare = self._approximate and bool(positions[rank].state)
             self._framework.start_sending(path, snapshot, extra=extra, bare=bare)()
 
-    def _take(self, group: Group, progress: Progress, found: Comparison) -> Act | None:
+    def _take(
+        self, group: Group, progress: Progress, found: Comparison, here: Position
+    ) -> Act | None:
         path = group.pair(found.source, group.rank)
         snapshot, finish = self._framework.start_receiving(path, aside=True)
         finish()
@@ -162,6 +180,10 @@ class Mender:
         if group.rank in found.behind:
             progress.adopt(snapshot)
             self.whole = True
+            if not (self._approximate and here.state and here.step == progress.step):
+                # Unless its own model stays, and has not been changed in this step.
+                self.calls, *made = snapshot["calls"]
+                self._made = dict(map(tuple, made))
         act = snapshot["act"]
         if act is None:
             return None

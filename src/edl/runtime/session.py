@@ -172,8 +172,8 @@ class Session(Rounds):
         """The worker's own part of the step is done; what follows is waiting for others."""
         self._compute_s = now() - self._step_began
 
-    def before_update(self) -> bool:
-        """Called before the model changes. False: it must not, or not yet."""
+    def before_update(self, optimizer: int) -> bool:
+        """Called before this optimizer changes the model. False: it must not, or not yet."""
         if self.plan is not None and not self.piece.last:
             return False
         try:
@@ -182,9 +182,17 @@ class Session(Rounds):
             self.broke(error)
         if self.plan is None:
             return True
-        counts = self.counts()
-        self._mender.calls += counts
-        return counts
+        return self.counts() and self._mender.may_update(optimizer)
+
+    def evaluated(self) -> None:
+        """An optimizer has looked at the gradients within its step, and changes the model next."""
+        if self.plan is not None and self._mender.fault is None:
+            self._mender.calls += 1
+
+    def updated(self, optimizer: int) -> None:
+        """The optimizer's step is complete, unless a peer was lost in the middle of it."""
+        if self.plan is not None and self._mender.fault is None:
+            self._mender.updated(optimizer)
 
     def end_step(self) -> None:
         """The boundary: commit, and do what the records decided. May raise Leave."""
@@ -303,8 +311,7 @@ class Session(Rounds):
     def reduce(self, detail: int, reduce: Callable[[Group], Any]) -> Any:
         """Everyone calls all_reduce: its result, or None if it counts for nobody.
 
-        What breaks inside a step is done again with the step, unless the model has changed already:
-        then the step commits, and the result is this worker's own.
+        What breaks inside a step is done again with the step.
         """
         self.settle()
         if self.progress is None:
@@ -317,8 +324,6 @@ class Session(Rounds):
             try:
                 return self._reduce(detail, reduce)
             except GroupBroken as error:
-                if self.plan is not None and self._mender.calls:
-                    return None
                 self.broke(error)
             if self.plan is not None:
                 return None

@@ -41,17 +41,20 @@ def elastic(
     inner_add: Callable[..., Any] = optimizer.add_param_group
     inner_zero: Callable[..., Any] = optimizer.zero_grad
     accumulator = plugin.reducer.accumulator
+    index = len(plugin.state.optimizers)
     owned = [p for group in optimizer.param_groups for p in group["params"]]
     accumulator.own(owned)
 
     def step(self: Any, closure: Callable[[], Any] | None = None, **more: Any) -> Any:
         if closure is not None:
             closure = _same_everywhere(closure, plugin)
-        if not plugin.session.before_update():
-            accumulator.close(owned)
-            return None
+        may = plugin.session.before_update(index)
         accumulator.close(owned)
-        return inner_step(closure, **more) if closure is not None else inner_step(**more)
+        if not may:
+            return None
+        result = inner_step(closure, **more) if closure is not None else inner_step(**more)
+        plugin.session.updated(index)
+        return result
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         accumulator.open(owned)
@@ -136,6 +139,8 @@ def _same_everywhere(closure: Callable[[], Any], plugin: Plugin) -> Callable[[],
         part = torch.as_tensor(loss).detach() * weight
         if weight == 0.0:
             part = torch.zeros_like(part)
-        return plugin.all_reduce(part, "sum")
+        mean = plugin.all_reduce(part, "sum")
+        plugin.session.evaluated()
+        return mean
 
     return evaluate
