@@ -1,21 +1,25 @@
 """Two optimizers in a step, as adversarial training has them; one worker dies between their steps.
 
 --die WORKER POINT STEP: it kills itself in that step, after the first optimizer's step ("between")
-or before it commits ("commit"). Whoever ends the job writes the parameters to --out.
+or before it commits ("commit"). With --search, one optimizer that evaluates the loss several times
+in a step, and "search" is the second time. Everybody writes its parameters to a file in --out.
 """
 
 import argparse
+import itertools
 import json
 import os
 import signal
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 import edl.torch as edl
 from edl.runtime.session import Session
+
+Batches = Iterable[tuple[torch.Tensor]]
 
 
 class Net(nn.Module):
@@ -35,6 +39,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", required=True)
     parser.add_argument("--die", nargs=3, default=("", "", "-1"))
+    parser.add_argument("--search", action="store_true")
     parser.add_argument("--steps", type=int, default=12)
     return parser.parse_args()
 
@@ -57,11 +62,19 @@ def main() -> None:
     edl.init()
     torch.manual_seed(7)
     first, second = Net(3, 4), Net(4, 1)
-    x = torch.randn(16 * given.steps, 3, dtype=torch.float64)
+    data = torch.utils.data.TensorDataset(torch.randn(16 * given.steps, 3, dtype=torch.float64))
+    train = search if given.search else alternate
+    train(first, second, edl.DataLoader(data, batch_size=16, seed=1), die)
+    parameters = [p.detach().flatten() for net in (first, second) for p in net.parameters()]
+    out = Path(given.out, f"{os.environ.get('EDL_WORKER', 'alone')}.json")
+    out.write_text(json.dumps(torch.cat(parameters).tolist()))
+    edl.shutdown()
+
+
+def alternate(first: Net, second: Net, loader: Batches, die: Callable[[str], None]) -> None:
     one = edl.Optimizer(torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9), model=first)
     two = edl.Optimizer(torch.optim.Adam(second.parameters(), lr=0.01), model=second)
-    losses: list[Any] = []
-    for (rows,) in edl.DataLoader(torch.utils.data.TensorDataset(x), batch_size=16, seed=1):
+    for (rows,) in loader:
         one.zero_grad()
         (first(rows) - 0.3).square().mean().backward()
         one.step()
@@ -69,13 +82,28 @@ def main() -> None:
         two.zero_grad()
         second(first(rows).detach()).square().mean().backward()
         two.step()
-        # Of the script's own, after the model has changed.
-        losses.append(edl.all_reduce(torch.tensor([float(edl.step())]), op="max").item())
+        # A reduction of the script's own, after the model has changed.
+        told = edl.all_reduce(torch.tensor([float(edl.step())]), op="max")
+        assert told.item() == edl.step()
         edl.notify_batch_end()
-    parameters = [p.detach().flatten() for net in (first, second) for p in net.parameters()]
-    if edl.is_leader():
-        Path(given.out).write_text(json.dumps(torch.cat(parameters).tolist()))
-    edl.shutdown()
+
+
+def search(first: Net, second: Net, loader: Batches, die: Callable[[str], None]) -> None:
+    both = nn.Sequential(first, second)
+    optimizer = edl.Optimizer(torch.optim.LBFGS(both.parameters(), max_iter=4), model=both)
+    for (rows,) in loader:
+        evaluations = itertools.count(1)
+
+        def loss(rows: torch.Tensor = rows, evaluations: Iterator[int] = evaluations) -> float:
+            optimizer.zero_grad()
+            found = (both(rows) - 0.2).square().mean()
+            if next(evaluations) == 2:
+                die("search")
+            found.backward()
+            return float(found)
+
+        optimizer.step(loss)
+        edl.notify_batch_end()
 
 
 if __name__ == "__main__":
