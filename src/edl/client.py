@@ -123,7 +123,7 @@ class Job:
             try:
                 leader = self._access.leader()
                 if leader is None:
-                    return bare_status("starting")
+                    return self._leaderless()
                 with self._access.connect(leader.address) as channel:
                     channel.send(m.AskStatus(request_id=_new_id()))
                     answer = channel.receive(max(0.0, deadline - time.monotonic()))
@@ -135,6 +135,13 @@ class Job:
                 if time.monotonic() > deadline and self.running():
                     raise
             self._pause(deadline, "no status")
+
+    def _leaderless(self) -> m.Status:
+        """Nobody leads yet, or, once it has trained, nobody leads at the moment."""
+        seen = Seen.read(self._folder) if self._folder else Seen()
+        if not seen.step:
+            return bare_status("starting")
+        return bare_status("recovering", seen=seen, step=seen.step)
 
     def restarts(self) -> int:
         """How often the job began again because no worker was left."""
