@@ -1,7 +1,8 @@
 """How long training stops at a change of membership, from the workers' own logs.
 
 The stop is the longest gap between two steps on the workers that stay, within two steps of the
-change, less the larger of the median steps before and after it.
+change, less the larger of the median steps before and after it. The steps before a join are longer
+where newcomers' imports share the cores, so the stop beside the steps after it is told too.
 """
 
 from __future__ import annotations
@@ -18,14 +19,23 @@ __all__ = ["Stop", "ends", "stop_at", "wait_for_steps"]
 class Stop:
     seconds: float
     step_s: float
+    after_s: float  # a usual step after the change
 
     @property
     def share(self) -> float:
         """Of a step; not below nothing."""
         return max(0.0, self.seconds) / self.step_s
 
+    @property
+    def share_after(self) -> float:
+        """The same, had the steps before never been longer than those after."""
+        return max(0.0, self.seconds + self.step_s - self.after_s) / self.after_s
+
     def __str__(self) -> str:
-        return f"stop {self.seconds * 1e3:6.0f} ms of a {self.step_s:.2f} s step"
+        return (
+            f"stop {self.seconds * 1e3:6.0f} ms of a {self.step_s:.2f} s step "
+            f"({self.share_after:.0%} beside the {self.after_s:.2f} s after)"
+        )
 
 
 def ends(folder: Path, worker: str) -> dict[int, tuple[int, float]]:
@@ -53,8 +63,9 @@ def stop_at(folder: Path, workers: list[str], step: int) -> Stop:
         near = [gaps[s] for s in range(step - 2, step + 3) if s in gaps]
         if len(before) < 3 or len(after) < 2 or len(near) < 3:
             raise SystemExit(f"too few steps on {worker} around step {step}: {sorted(gaps)[-12:]}")
-        usual = max(statistics.median(before), statistics.median(after))
-        found.append(Stop(max(near) - usual, usual))
+        later = statistics.median(after)
+        usual = max(statistics.median(before), later)
+        found.append(Stop(max(near) - usual, usual, later))
     return max(found, key=lambda stop: stop.seconds)
 
 

@@ -186,7 +186,7 @@ def stop_resume_round(options: argparse.Namespace, folder: Path, results: Result
         times = [row[1] for row in seen.values()]
         usual.append(statistics.median(b - a for a, b in pairwise(times[1:])))
     gap = after[min(after)][1] - before[max(before)][1]
-    results["stop-resume"].append(Stop(gap - max(usual), max(usual)))
+    results["stop-resume"].append(Stop(gap - max(usual), max(usual), usual[1]))
     print(f"  stop-resume: {results['stop-resume'][-1]}", flush=True)
 
 
@@ -211,7 +211,8 @@ def tell(results: Results) -> None:
         print(
             f"{name}: median stop {middle[name] * 1e3:.0f} ms, "
             f"{statistics.median(shares):.1%} of a step ({shares[0]:.1%} to {shares[-1]:.1%}, "
-            f"{len(shares)} times)"
+            f"{len(shares)} times); beside the steps after alone "
+            f"{statistics.median(stop.share_after for stop in stops):.1%}"
         )
     step_s = statistics.median(stop.step_s for stop in results["EDL join"])
     mine = max(middle["EDL join"], 0.01 * step_s)
