@@ -100,6 +100,20 @@ def assert_equal_sums(found: list[list[torch.Tensor]], elders: int) -> None:
         assert torch.allclose(found[0][0], summed, atol=1e-6)
 
 
+def test_a_room_that_was_made_before_the_step_is_the_one_used(build: Build) -> None:
+    groups = build(joined(2, 1))
+    sizes = [row.nbytes for row in rows_of(0)]
+    (source,) = (relay_of(group) for group in groups if relay_of(group).hands)
+    source.prepare(sizes)
+    assert memory_files() > 0
+    assert_equal_sums(relayed(groups), 2)
+    assert source._room is not None
+    assert source._room.number == 0
+    for group in groups:
+        group.drop()
+    assert memory_files() == 0
+
+
 @pytest.mark.parametrize(("elders", "newcomers"), [(1, 1), (1, 3), (2, 1), (3, 2)])
 def test_newcomers_get_what_the_elders_reduced(build: Build, elders: int, newcomers: int) -> None:
     groups = build(joined(elders, newcomers))

@@ -41,7 +41,7 @@ class _Room:
         self._used = False
 
     def touch(self) -> None:
-        """Let the system find the memory now, behind the step's computation."""
+        """Let the system find the memory now; that may take longer than to fill it."""
         for chunk in self._bytes.split(_CHUNK):
             with self._lock:
                 if self._used:
@@ -96,13 +96,25 @@ class Relay:
 
     # -- the source ------------------------------------------------------------------------
 
+    def prepare(self, sizes: Iterable[int]) -> None:
+        """Make room for rows of so many bytes, and touch its memory, before the step begins."""
+        room = self._made_room(sizes)
+        if room is not None:
+            room.touch()
+
     def reserve(self, sizes: Iterable[int]) -> None:
-        """Make room for rows of so many bytes, so that handing them over need not."""
-        size = sum(map(_padded, sizes))
-        if self._room is None or self._room.size < size:
-            number = self._room.number + 1 if self._room is not None else 0
-            room = self._room = _Room(size, number, shared=self._together)
+        """The same inside the step, if there is no such room: behind its computation."""
+        room = self._made_room(sizes)
+        if room is not None:
             self._beside(room.touch)
+
+    def _made_room(self, sizes: Iterable[int]) -> _Room | None:
+        size = sum(map(_padded, sizes))
+        if self._room is not None and self._room.size >= size:
+            return None
+        number = self._room.number + 1 if self._room is not None else 0
+        self._room = _Room(size, number, shared=self._together)
+        return self._room
 
     def hand(self, rows: Iterable[torch.Tensor]) -> None:
         """Copy these flat rows now; newcomers are told in the background."""

@@ -68,6 +68,10 @@ class Relay(Protocol):
         """From the source to the other elders."""
         ...
 
+    def prepare(self, sizes: Iterable[int]) -> None:
+        """Make room for what is handed over, before the step begins."""
+        ...
+
     def reserve(self, sizes: Iterable[int]) -> None:
         """The source will hand over rows of so many bytes."""
         ...

@@ -51,7 +51,10 @@ class Plugin:
     def build_group(
         self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
     ) -> Group:
-        return build_group(generation, me, board, bind, timeout_s)
+        group = build_group(generation, me, board, bind, timeout_s)
+        if group.relay is not None and group.relay.hands:
+            self.reducer.prepare(group.relay)
+        return group
 
     def start_sending(
         self, path: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
@@ -73,6 +76,7 @@ class Plugin:
         self.reducer.warm_up()
         for make_state in self.state_makers:
             make_state()
+        self.reducer.touch_spare()
 
     def even_out(self, group: Group, root: int, relay: Relay | None) -> None:
         """Everyone takes the root's buffers, in one message per dtype."""

@@ -93,6 +93,20 @@ class Reducer:
         for bucket in self._all():
             bucket.flat.zero_()
 
+    def touch_spare(self) -> None:
+        """Touch memory for gradients on their way into the buckets, and leave it to the allocator.
+
+        It may lie in pieces when backward asks for it, hence half as much again.
+        """
+        sizes = [b.flat.numel() * b.flat.itemsize for b in self._all() if not b.flat.is_cuda]
+        torch.empty(sum(sizes) * 3 // 2, dtype=torch.uint8).zero_()
+
+    def prepare(self, relay: Relay) -> None:
+        """On the thread that builds a generation: make room for what its newcomers will get."""
+        buckets = self._buckets
+        if buckets is not None:
+            relay.prepare(bucket.size(self.compression) for bucket in buckets)
+
     def begin_step(self) -> None:
         self.reduced = False
         self.accumulator.begin_step()
