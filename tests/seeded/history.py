@@ -115,7 +115,8 @@ class History:
     dismissals: dict[WorkerId, bool] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
     adopted: list[tuple[WorkerId, int, int]] = field(default_factory=list)
-    reduced: dict[tuple[int, int], dict[WorkerId, Any]] = field(default_factory=dict)
+    # By place: in which generation each worker had the result, and what it was.
+    reduced: dict[tuple[int, int], dict[WorkerId, tuple[int, Any]]] = field(default_factory=dict)
     recorded: list[Generation] = field(default_factory=list)  # by the store, in its order
     blamed: list[tuple[WorkerId, str]] = field(default_factory=list)  # whom a leader called lost
     touched: set[WorkerId] = field(default_factory=set)  # whom a fault has met
