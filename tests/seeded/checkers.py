@@ -219,10 +219,19 @@ def same_result(history: History) -> list[str]:
 
 
 def nobody_blamed(history: History) -> list[str]:
-    """Slow is not dead: nobody is counted as lost that no fault has met."""
-    touched = history.touched | {w for w, e in history.exits.items() if e.status == KILLED}
-    faults = [f"{w} was called lost ({why})" for w, why in history.blamed if w not in touched]
-    return faults[:3] if not history.faulty else []
+    """Slow is not dead: nobody is counted as lost that no fault has met.
+
+    A worker that the store has dismissed may be gone before its leader knows why; and what a
+    leader thinks that the job has left behind, or that waits for its successor, is no verdict.
+    """
+    out = {w for w, e in history.exits.items() if e.why.startswith("dismissed")}
+    met = history.touched | out | {w for w, e in history.exits.items() if e.status == KILLED}
+    faults = [
+        f"{leader} called {worker} lost ({why})"
+        for leader, worker, why in history.blamed
+        if worker not in met and leader not in out
+    ]
+    return faults[:3]
 
 
 def one_leader(history: History) -> list[str]:

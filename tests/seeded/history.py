@@ -118,7 +118,7 @@ class History:
     # By place: in which generation each worker had the result, and what it was.
     reduced: dict[tuple[int, int], dict[WorkerId, tuple[int, Any]]] = field(default_factory=dict)
     recorded: list[Generation] = field(default_factory=list)  # by the store, in its order
-    blamed: list[tuple[WorkerId, str]] = field(default_factory=list)  # whom a leader called lost
+    blamed: list[tuple[WorkerId, WorkerId, str]] = field(default_factory=list)  # by which leader
     touched: set[WorkerId] = field(default_factory=set)  # whom a fault has met
     recovered: int = 0
     broken_epochs: set[int] = field(default_factory=set)

@@ -214,7 +214,7 @@ class Process:
                     if generation.number > number:
                         gate.let_through()
             case fx.Publish(happened=happened):
-                self.world.hear(happened)
+                self.world.hear(self.me, happened)
             case fx.Dismiss(why=why, failed=failed):
                 self.history.dismissals[self.me] = failed
                 self.exit(1 if failed else 0, f"dismissed: {why}")

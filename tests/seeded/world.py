@@ -190,11 +190,11 @@ class World:
     def _are_cut(self, one: End, other: End) -> bool:
         return self.trouble.cut_for(one.me, other.me) > 0
 
-    def hear(self, happened: Happened) -> None:
+    def hear(self, leader: WorkerId, happened: Happened) -> None:
         """What an operator would be told."""
         if happened.what == "worker.lost":
             worker = WorkerId(str(happened.fields["worker"]))
-            self.history.blamed.append((worker, str(happened.fields["why"])))
+            self.history.blamed.append((leader, worker, str(happened.fields["why"])))
         self.history.recovered += happened.what == "job.recovered"
 
     # -- what happens ----------------------------------------------------------------------
