@@ -288,12 +288,18 @@ def one_answer(history: History) -> list[str]:
 
 
 def _after_crashes(history: History, said: list[Answered]) -> set[str]:
-    """What a leader said of things that were never recorded dies with it; the rest stands."""
+    """What a leader said of things that were never recorded dies with it; the rest stands.
+
+    So leaders may differ, but none of them with itself, nor about what became of an adjustment,
+    nor after one is known to be complete.
+    """
     kinds = {type(one.answer).__name__ for one in said}
-    first, last = said[0], said[-1]
-    if first.worker != last.worker and not isinstance(first.answer, Adjusted):
-        kinds = {type(last.answer).__name__}
-    return kinds
+    own: dict[WorkerId, set[str]] = defaultdict(set)
+    for one in said:
+        own[one.worker].add(type(one.answer).__name__)
+    alone = all(len(mine) == 1 for mine in own.values())
+    differ = isinstance(said[0].answer, Adjusted) or kinds >= {"Adjusted", "Undone"}
+    return kinds if differ or not alone else {type(said[-1].answer).__name__}
 
 
 def undone_is_harmless(history: History) -> list[str]:
