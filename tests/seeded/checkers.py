@@ -221,15 +221,17 @@ def same_result(history: History) -> list[str]:
 def nobody_blamed(history: History) -> list[str]:
     """Slow is not dead: nobody is counted as lost that no fault has met.
 
-    A worker that the store has dismissed may be gone before its leader knows why; and what a
-    leader thinks that the job has left behind, or that waits for its successor, is no verdict.
+    A worker that has ended may be gone before its leader knows why. And where others fail, too, a
+    leader that a fault has met, or that the job has left behind, is left by those that are well.
     """
-    out = {w for w, e in history.exits.items() if e.why.startswith("dismissed")}
-    met = history.touched | out | {w for w, e in history.exits.items() if e.status == KILLED}
+    ends = history.exits
+    out = {w for w, e in ends.items() if e.why.startswith("dismissed")} | history.touched
     faults = [
-        f"{leader} called {worker} lost ({why})"
-        for leader, worker, why in history.blamed
-        if worker not in met and leader not in out
+        f"{one.leader} called {one.worker} lost ({one.why})"
+        for one in history.blamed
+        if one.worker not in history.touched
+        and not (one.worker in ends and ends[one.worker].time <= one.time)
+        and not (history.faulty and one.leader in out)
     ]
     return faults[:3]
 

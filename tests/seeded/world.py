@@ -14,7 +14,7 @@ from edl.protocol.topology import Generation
 from edl.types import WorkerId
 from tests.seeded.client import Client, Errand
 from tests.seeded.collective import Collective
-from tests.seeded.history import History
+from tests.seeded.history import Blamed, History
 from tests.seeded.launcher import Launcher
 from tests.seeded.network import End, Network
 from tests.seeded.plan import Ask, Plan
@@ -194,7 +194,8 @@ class World:
         """What an operator would be told."""
         if happened.what == "worker.lost":
             worker = WorkerId(str(happened.fields["worker"]))
-            self.history.blamed.append((leader, worker, str(happened.fields["why"])))
+            why = str(happened.fields["why"])
+            self.history.blamed.append(Blamed(self.schedule.now, leader, worker, why))
         self.history.recovered += happened.what == "job.recovered"
 
     # -- what happens ----------------------------------------------------------------------
