@@ -13,7 +13,6 @@ from edl.types import WorkerId
 from tests.seeded.endings import ENDINGS
 from tests.seeded.history import Answered, Committed, History, Tried
 from tests.seeded.model import gradient, updated
-from tests.seeded.process import KILLED
 
 __all__ = ["CHECKERS", "check"]
 

@@ -11,6 +11,7 @@ from edl.protocol.events import Swapped
 from edl.protocol.leader import Leader
 from edl.protocol.record import STOP
 from edl.protocol.recorded import write_recorded
+from edl.protocol.topology import draw_again
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
 OUT = m.ScaleOut(request_id="out", joiners=(joiner(2),))
@@ -126,6 +127,28 @@ def test_a_job_that_another_leader_founded_is_not_begun() -> None:
 
 
 # -- requests --------------------------------------------------------------------------------
+
+
+def test_what_another_leader_has_recorded_is_the_base_and_not_what_the_store_refused() -> None:
+    leader = founded()
+    leader.on_message(20, IN, 1.0)
+    for number in (0, 1):
+        leader.on_message(0, built(number, 2), 2.0)
+    theirs = draw_again(first(0, 1), number=4, dead=(), leader=w(1), token=9)
+    value = write_recorded(theirs, ())
+    refused = Swapped(purpose="generation", done=False, value=value, revision=30)
+    effects = leader.on_swapped(refused, 3.0)
+    (target,) = {
+        effect.message.generation
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, m.Prepare)
+    }
+    assert (target.number, target.workers()) == (5, names(0, 1))
+    for number in (0, 1):
+        recording = leader.on_message(0, built(number, 5), 4.0)
+    (swap,) = (effect for effect in recording if isinstance(effect, StoreSwap))
+    assert swap.expected == 30
+    assert [a for a in answers(stored(leader, 5)) if isinstance(a, m.Undone)]
 
 
 def test_a_first_group_that_cannot_be_built_ends_the_start() -> None:

@@ -228,3 +228,10 @@ def test_a_switch_decided_after_it_fell_changes_nothing() -> None:
     steps(machine, Heard(peer=-1, message=m.Fell(generation=2, why="w2 died")))
     assert steps(machine, SwitchDecided(generation=2, step=5)) == []
     assert machine.worker.generation == first(0, 1, 2)
+
+
+def test_a_leader_does_not_yield_to_one_from_before_it() -> None:
+    machine = leading()
+    before = LeaderSeen(value=write_leader(w(0), member(0).address), revision=3)
+    assert steps(machine, before) == []
+    assert machine.leader is not None
