@@ -41,6 +41,7 @@ REMEMBERED_CRASHES = {
     6183: "an heir whose office nobody needs any more, for the end is told",
     4081: "a worker that waits in the closing round of a job that is over for the others",
     6561: "a lost member that comes back and builds what the failure has undone",
+    7167: "a leader that awaits its successor and calls those lost that have turned to it",
 }
 
 
