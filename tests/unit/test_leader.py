@@ -10,7 +10,7 @@ from edl.protocol.effects import Announce, Dismiss, Effect, MayGo, Publish, Send
 from edl.protocol.events import Swapped
 from edl.protocol.leader import Leader
 from edl.protocol.record import STOP
-from edl.protocol.recorded import write_recorded
+from edl.protocol.recorded import Recorded, write_recorded
 from edl.protocol.topology import draw_again
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
@@ -389,3 +389,17 @@ def test_the_successor_answers_as_the_old_leader_did() -> None:
     new.take_over(old.handover(4.0), 4.0)
     assert answers(new.on_message(31, bad, 5.0)) == answers(refused)
     assert sent(new.on_message(32, LEADER_OUT, 5.0), m.Accepted)
+
+
+def test_whoever_does_not_come_to_a_new_leader_in_time_is_lost() -> None:
+    """Also without a connection that could close, and long before silence would tell."""
+    settings = Settings(reconnect_s=2.0, silence_s=60.0)
+    heir = Leader(me=w(0), token=8, settings=settings, founders=2, peer=0)
+    found = Recorded(generation=first(0, 1), deeds=())
+    heir.inherit(found, revision=5, last=1, entered=True, lost=None, now=10.0)
+    successor = Leader(me=w(0), token=8, settings=settings, founders=2, peer=0)
+    successor.take_over(founded().handover(10.0), 10.0)
+    for made in (heir, successor):
+        assert "worker.lost" not in told(made.on_tick(11.9))
+        made.on_tick(12.0)
+        assert made.recovery.lost.keys() == {w(1)}
