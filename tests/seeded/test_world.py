@@ -36,10 +36,9 @@ REMEMBERED = {
 }
 # The same, in worlds where workers die.
 REMEMBERED_CRASHES = {
-    266: "a newcomer that dials a dead leader and forgets to despair",
+    266: "a newcomer that never despairs, though nobody is left who could lead",
     370: "a number that the last leader had used for a generation that was undone",
     1056: "a number that a member knows from a leader that the present one has not heard of",
-    4081: "a worker that waits in the closing round of a job that is over for the others",
     6183: "an heir whose office nobody needs any more, for the end is told",
     6561: "a lost member that comes back and builds what the failure has undone",
     7167: "a leader that awaits its successor and calls those lost that have turned to it",

@@ -235,3 +235,10 @@ def test_a_leader_does_not_yield_to_one_from_before_it() -> None:
     before = LeaderSeen(value=write_leader(w(0), member(0).address), revision=3)
     assert steps(machine, before) == []
     assert machine.leader is not None
+
+
+def test_one_that_still_waits_in_a_round_when_the_job_is_long_over_breaks_it() -> None:
+    machine = following()
+    steps(machine, StateSeen(value=b"finished"), Tick())
+    effects = machine.step(Tick(), 1.0 + SETTINGS.silence_s)
+    assert BreakGroup(number=1, why="the job is finished") in effects
