@@ -13,7 +13,6 @@ from edl.types import WorkerId
 from tests.seeded.endings import ENDINGS
 from tests.seeded.history import Answered, Committed, History, Tried
 from tests.seeded.model import gradient, updated
-from tests.seeded.process import KILLED
 
 __all__ = ["CHECKERS", "check"]
 
@@ -202,25 +201,38 @@ def nobody_rolls_back(history: History) -> list[str]:
 
 
 def same_result(history: History) -> list[str]:
-    """A reduction of the script has one result on everybody that goes on."""
+    """A reduction of the script has one result on everybody that goes on.
+
+    Whoever is lost takes its own result with it: a worker that has one from a generation that fell
+    may find another with those that went on without it. Nobody else may, however it ended.
+    """
     faults = []
-    gone = {
-        worker
-        for worker, end in history.exits.items()
-        if end.status == KILLED or (end.why.startswith("dismissed") and "the job is" not in end.why)
-    }
+    mended = [generation for generation in history.recorded if generation.mended]
     for place, results in history.reduced.items():
-        found = {result for worker, result in results.items() if worker not in gone}
-        if len(found) > 1:
-            faults.append(f"the reduction at {place} came out as {sorted(found)[:3]}")
+        number, truth = max(results.values(), key=lambda held: held[0])
+        for worker, (had, result) in results.items():
+            went_on = [g for g in mended if had < g.number <= number and worker not in g]
+            if result != truth and not went_on:
+                faults.append(f"the reduction at {place} is {result} on {worker}, not {truth}")
     return faults[:5]
 
 
 def nobody_blamed(history: History) -> list[str]:
-    """Slow is not dead: nobody is counted as lost that no fault has met."""
-    touched = history.touched | {w for w, e in history.exits.items() if e.status == KILLED}
-    faults = [f"{w} was called lost ({why})" for w, why in history.blamed if w not in touched]
-    return faults[:3] if not history.faulty else []
+    """Slow is not dead: nobody is counted as lost that no fault has met.
+
+    A worker that has ended may be gone before its leader knows why. And where others fail, too, a
+    leader that a fault has met, or that the job has left behind, is left by those that are well.
+    """
+    ends = history.exits
+    out = {w for w, e in ends.items() if e.why.startswith("dismissed")} | history.touched
+    faults = [
+        f"{one.leader} called {one.worker} lost ({one.why})"
+        for one in history.blamed
+        if one.worker not in history.touched
+        and not (one.worker in ends and ends[one.worker].time <= one.time)
+        and not (history.faulty and one.leader in out)
+    ]
+    return faults[:3]
 
 
 def one_leader(history: History) -> list[str]:
@@ -277,12 +289,18 @@ def one_answer(history: History) -> list[str]:
 
 
 def _after_crashes(history: History, said: list[Answered]) -> set[str]:
-    """What a leader said of things that were never recorded dies with it; the rest stands."""
+    """What a leader said of things that were never recorded dies with it; the rest stands.
+
+    So leaders may differ, but none of them with itself, nor about what became of an adjustment,
+    nor after one is known to be complete.
+    """
     kinds = {type(one.answer).__name__ for one in said}
-    first, last = said[0], said[-1]
-    if first.worker != last.worker and not isinstance(first.answer, Adjusted):
-        kinds = {type(last.answer).__name__}
-    return kinds
+    own: dict[WorkerId, set[str]] = defaultdict(set)
+    for one in said:
+        own[one.worker].add(type(one.answer).__name__)
+    alone = all(len(mine) == 1 for mine in own.values())
+    differ = isinstance(said[0].answer, Adjusted) or kinds >= {"Adjusted", "Undone"}
+    return kinds if differ or not alone else {type(said[-1].answer).__name__}
 
 
 def undone_is_harmless(history: History) -> list[str]:
@@ -293,21 +311,29 @@ def undone_is_harmless(history: History) -> list[str]:
         undone = [one for one in said if type(one.answer).__name__ == "Undone"]
         if not undone or not request.joiners:
             continue
-        for commit in history.commits:
-            if history.faulty and commit.time <= undone[0].time:
-                continue
-            if commit.worker in history.touched:
-                continue  # it slept, and ends the step that it was in before it hears the news
-            if commit.worker in request.joiners:
-                faults.append(f"{commit.worker} trained, but {request.request_id} was undone")
-                break
         for worker in request.joiners:
+            mine = [commit for commit in history.commits if commit.worker == worker]
+            if mine and not _undone_by_a_failure(history, mine, undone[0].time):
+                faults.append(f"{worker} trained, but {request.request_id} was undone")
             end = history.exits.get(worker)
             began = max(undone[0].time, history.started.get(worker, 0.0))
             late = (end.time if end else history.ended_at) - began
             if worker in history.started and late > _GONE_S:
                 faults.append(f"{worker} was still there {late:.1f} s after it was undone")
     return faults
+
+
+def _undone_by_a_failure(history: History, mine: list[Committed], told: float) -> bool:
+    """A failure undoes a recorded scale-out also where a joiner has trained in it already.
+
+    Then all that the joiner ever did was done in that one generation, which was replaced, and
+    before its requester heard of the undo; but one that slept ends the step that it was in.
+    """
+    numbers = {commit.generation for commit in mine}
+    replaced = any(g.mended and g.number > min(numbers) for g in history.recorded)
+    after = [commit for commit in mine if commit.time > told]
+    slept = mine[0].worker in history.touched and after == mine[:1] == mine
+    return history.faulty and len(numbers) == 1 and replaced and (not after or slept)
 
 
 CHECKERS: dict[str, Checker] = {

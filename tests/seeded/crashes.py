@@ -118,7 +118,22 @@ def draw_crash_plan(seed: int) -> Plan:
             late = rng.choice((0.02, 0.3, 1.0, 3.0)) * rng.random()
             fault = replace(fault, point="struck", nth=len(plan.faults), time=late)
         plan.faults.append(fault)
+    _cut_off(random.Random(f"cut off/{seed}"), plan, length)
     return plan
+
+
+def _cut_off(rng: random.Random, plan: Plan, length: float) -> None:
+    """A host that loses its network loses the others and the store at once.
+
+    Whoever led there makes a generation of itself alone, and asks the store for it too late.
+    """
+    if rng.random() >= 0.15:
+        return
+    plan.founders = max(2, plan.founders)
+    when = 1.0 + length * rng.random()
+    span_s = plan.settings.silence_s * rng.choice((0.7, 1.5, 3.0)) * (0.5 + rng.random())
+    who = rng.choice(("leader", "leader", "follower"))
+    plan.faults.append(Fault(kind="cut off", who=who, time=when, span_s=span_s))
 
 
 def _at(rng: random.Random, fault: Fault, point: str) -> Fault:

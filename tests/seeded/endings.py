@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edl.protocol.record import Kind
+from edl.protocol.record import STOP, Kind
 from edl.types import WorkerId
 from tests.seeded.history import History
 from tests.seeded.process import KILLED
@@ -31,12 +31,24 @@ def everything_ends(history: History) -> list[str]:
     faults = []
     if history.stuck:
         faults.append(f"not over after {history.ended_at:.0f} s: {history.stuck}")
-    over = [w for w, e in history.exits.items() if e.status == 0 and e.why in ("over", "left")]
-    if history.state not in ("finished", "stopped") and not (history.faulty and over):
-        left = survivors(history)
+    if history.state not in ("finished", "stopped"):
+        left = [worker for worker in survivors(history) if worker not in _through(history)]
         if left or not history.faulty:
             faults.append(f"the store says {history.state!r} of the job, though {left} survived")
     return faults
+
+
+def _through(history: History) -> set[WorkerId]:
+    """Who reached the job's end. The store's word on it may die with whoever was to say it.
+
+    A worker that was merely scaled in has seen no end.
+    """
+    stopped = {move.worker for move in history.moves if move.target == STOP}
+    return {
+        worker
+        for worker, end in history.exits.items()
+        if end.status == 0 and (end.why == "over" or (end.why == "left" and worker in stopped))
+    }
 
 
 def every_request_is_answered(history: History) -> list[str]:
@@ -74,7 +86,7 @@ def right_exits(history: History) -> list[str]:
         end = history.exits.get(worker)
         if end is None:
             faults.append(f"{worker} never ended")
-        elif end.status == 1 and history.faulty and _hopeless(end.why):
+        elif end.status == 1 and history.faulty and _hopeless(history, worker, end.why):
             continue
         elif end.status == 1 and worker not in undone:
             faults.append(f"{worker} failed: {end.why}")
@@ -85,10 +97,19 @@ def right_exits(history: History) -> list[str]:
     return faults
 
 
-def _hopeless(why: str) -> bool:
-    """Whoever cannot go on without the others says so."""
-    begins = ("before the job began", "workers are here", "build the group")
-    return any(part in why for part in (*begins, "has had no leader", "not expected"))
+def _hopeless(history: History, worker: WorkerId, why: str) -> bool:
+    """Whoever cannot go on without the others says so.
+
+    Founders of a job that never began; those that cannot lead, where nobody does; and joiners
+    whose request died with the leader that had accepted it. Never one that could go on alone.
+    """
+    if not history.recorded:
+        begins = ("before the job began", "workers are here", "build the group")
+        return any(part in why for part in (*begins, "has had no leader"))
+    joiners = {joiner for request in history.requests for joiner in request.joiners}
+    expected = "not expected" not in why
+    alone = "has had no leader" in why and worker not in survivors(history)
+    return alone or (worker in joiners and not expected)
 
 
 ENDINGS: dict[str, Callable[[History], list[str]]] = {

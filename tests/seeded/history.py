@@ -13,6 +13,7 @@ from edl.types import WorkerId
 
 __all__ = [
     "Answered",
+    "Blamed",
     "Committed",
     "Exit",
     "Gathered",
@@ -83,6 +84,16 @@ class Exit:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """A leader has counted a worker as lost."""
+
+    time: float
+    leader: WorkerId
+    worker: WorkerId
+    why: str
+
+
 @dataclass(slots=True)
 class Request:
     """One request as its requester saw it."""
@@ -115,9 +126,10 @@ class History:
     dismissals: dict[WorkerId, bool] = field(default_factory=dict)
     tried: list[Tried] = field(default_factory=list)
     adopted: list[tuple[WorkerId, int, int]] = field(default_factory=list)
-    reduced: dict[tuple[int, int], dict[WorkerId, Any]] = field(default_factory=dict)
+    # By place: in which generation each worker had the result, and what it was.
+    reduced: dict[tuple[int, int], dict[WorkerId, tuple[int, Any]]] = field(default_factory=dict)
     recorded: list[Generation] = field(default_factory=list)  # by the store, in its order
-    blamed: list[tuple[WorkerId, str]] = field(default_factory=list)  # whom a leader called lost
+    blamed: list[Blamed] = field(default_factory=list)
     touched: set[WorkerId] = field(default_factory=set)  # whom a fault has met
     recovered: int = 0
     broken_epochs: set[int] = field(default_factory=set)

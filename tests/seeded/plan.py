@@ -35,7 +35,7 @@ class Ask:
 class Fault:
     """What goes wrong, at a time or so long after the n-th time that something happens."""
 
-    kind: str  # kill, freeze, lapse, cut store, cut leader, cut pair, isolate, outage
+    kind: str  # kill, freeze, lapse, cut store, cut leader, cut pair, isolate, cut off, outage
     who: str  # any, leader, follower, actor, two, all but one, all, leader and joiner
     time: float
     span_s: float = 0.0

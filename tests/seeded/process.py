@@ -67,6 +67,7 @@ class Process:
         self.alive = True
         self.frozen = False
         self.store_cut = False
+        self.deaf = False  # what the store tells by itself does not come through
         self.word = QUIET
         self.begun = Gate("Begin")
         self.may_go = Gate("MayGo")
@@ -124,7 +125,7 @@ class Process:
         self._read()
 
     def _read(self) -> None:
-        if self.store_cut:
+        if self.store_cut or self.deaf:
             self.world.schedule.after(0.2, self._read)
         elif self.alive:
             news, self._news = self._news, []
@@ -214,7 +215,7 @@ class Process:
                     if generation.number > number:
                         gate.let_through()
             case fx.Publish(happened=happened):
-                self.world.hear(happened)
+                self.world.hear(self.me, happened)
             case fx.Dismiss(why=why, failed=failed):
                 self.history.dismissals[self.me] = failed
                 self.exit(1 if failed else 0, f"dismissed: {why}")

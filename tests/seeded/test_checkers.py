@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.conductor import Conductor
+from edl.protocol.conductor import GENERATION_KEY, Conductor
 from edl.protocol.effects import Effect, MayGo, Send
+from edl.protocol.events import Swapped
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.node import Node
 from edl.protocol.position import Comparison, Position, compare
 from edl.protocol.progress import Progress, Verdict
 from edl.protocol.record import StepRecord
+from edl.protocol.recorded import Recorded
 from edl.protocol.requests import Final, Requests
+from edl.protocol.standing import Standing
+from edl.protocol.topology import Generation
 from edl.protocol.voice import Voice
 from edl.protocol.worker import Worker
 from edl.store.base import Swap, Versioned
+from edl.store.memory import StoreCore
 from tests.seeded.checkers import CHECKERS, check
 from tests.seeded.collective import Exchange
 from tests.seeded.endings import ENDINGS
@@ -274,6 +281,75 @@ def deaf(right: Callable[..., list[Effect]]) -> Callable[..., list[Effect]]:
         return [] if isinstance(message, m.Ping) else right(self, message)
 
     return wrong
+
+
+def leaders_cut_off() -> list[Plan]:
+    """A leader loses the others and the store, and gets both back when others have gone on."""
+    return [
+        crash(
+            Fault(kind="cut off", who="leader", time=1.5 + nth * 0.037, span_s=6.0),
+            epochs=6,
+            settings=QUICK,
+        )
+        for nth in range(12)
+    ]
+
+
+def sleepers_that_wake_alone() -> list[Plan]:
+    """A worker sleeps while the job goes on without it; when it wakes, all the others are dead."""
+    return [
+        crash(
+            Fault(kind="freeze", who="actor", time=0.0, span_s=12.0, point="done round", nth=nth),
+            Fault(kind="kill", who="all", time=9.0, point="struck", nth=1),
+            epochs=12,
+            settings=QUICK,
+        )
+        for nth in range(7, 13)
+    ]
+
+
+QUICK = Settings(lease_s=0.8, silence_s=2.0, reconnect_s=0.6, build_timeout_s=1.0)
+
+
+def test_nothing_cries_out_where_a_leader_is_cut_off_or_wakes_alone() -> None:
+    assert found_in(leaders_cut_off()) == set()
+    assert found_in(sleepers_that_wake_alone()) == set()
+
+
+def test_two_jobs_of_one_by_a_record_without_comparison_are_caught(monkeypatch: Patch) -> None:
+    right = StoreCore.compare_and_swap
+
+    def wrong(self: StoreCore, key: str, *, expected: int, **what: Any) -> Swap:
+        if key == GENERATION_KEY:
+            expected = self.get(key).revision
+        return right(self, key, expected=expected, **what)
+
+    monkeypatch.setattr(StoreCore, "compare_and_swap", wrong)
+    assert "one_history" in found_in(leaders_cut_off())
+
+
+def test_two_jobs_of_one_by_a_refusal_that_counts_as_a_record_are_caught(
+    monkeypatch: Patch,
+) -> None:
+    right = Conductor.answered
+
+    def wrong(self: Conductor, event: Swapped) -> Generation | None:
+        return right(self, replace(event, done=True))
+
+    monkeypatch.setattr(Conductor, "answered", wrong)
+    assert "one_history" in found_in(leaders_cut_off())
+
+
+def test_two_jobs_of_one_by_an_absent_worker_that_leads_are_caught(monkeypatch: Patch) -> None:
+    def own(self: Standing) -> tuple[Recorded, int]:
+        """Whoever was left behind builds on what it was in, not on what the store says."""
+        assert self.worker.generation is not None
+        assert self.recorded is not None
+        return Recorded(generation=self.worker.generation, deeds=()), self.recorded[1]
+
+    monkeypatch.setattr(Standing, "is_eligible", lambda self: True)
+    monkeypatch.setattr(Standing, "base", own)
+    assert "one_history" in found_in(sleepers_that_wake_alone())
 
 
 def test_every_checker_is_shown_to_catch_something() -> None:

@@ -275,7 +275,8 @@ class Trainer:
                     continue
                 result = found.result
             self._did(result)
-            host.history.reduced.setdefault(place, {})[host.me] = result
+            number = progress.generation.number
+            host.history.reduced.setdefault(place, {})[host.me] = (number, result)
             return
 
     def _did(self, result: Any) -> None:

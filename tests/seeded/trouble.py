@@ -113,8 +113,22 @@ class Trouble:
                     other = world.rng.choice([*world.processes.values()])
                     self._cut(process, other, fault.span_s)
                 case "isolate":
-                    for other in list(world.processes.values()):
-                        self._cut(process, other, fault.span_s)
+                    self._isolate(process, fault.span_s)
+                case "cut off":
+                    # Its store comes back before the others do, or after them.
+                    self._isolate(process, fault.span_s)
+                    process.store_cut = True
+                    self._lapse_later(process)
+                    process.deaf = True
+                    store_s = fault.span_s * (0.5 + world.rng.random())
+                    world.schedule.after(store_s, self._mend_store, process)
+                    # It can ask again before it is told again: a watch has its own connection.
+                    told_s = store_s + world.rng.random() * 2.0
+                    world.schedule.after(told_s, self._mend_ears, process)
+
+    def _isolate(self, process: Process, span_s: float) -> None:
+        for other in list(self.world.processes.values()):
+            self._cut(process, other, span_s)
 
     def _outage(self, span_s: float) -> None:
         """A store that is away lets no lease lapse: it renews all of them when it is back."""
@@ -131,6 +145,9 @@ class Trouble:
 
     def _mend_store(self, process: Process) -> None:
         process.store_cut = bool(self.store_out)
+
+    def _mend_ears(self, process: Process) -> None:
+        process.deaf = False
 
     def _lapse_later(self, process: Process) -> None:
         self.world.schedule.after(self.world.plan.settings.lease_s, self._lapse, process)

@@ -14,7 +14,7 @@ from edl.protocol.topology import Generation
 from edl.types import WorkerId
 from tests.seeded.client import Client, Errand
 from tests.seeded.collective import Collective
-from tests.seeded.history import History
+from tests.seeded.history import Blamed, History
 from tests.seeded.launcher import Launcher
 from tests.seeded.network import End, Network
 from tests.seeded.plan import Ask, Plan
@@ -190,11 +190,12 @@ class World:
     def _are_cut(self, one: End, other: End) -> bool:
         return self.trouble.cut_for(one.me, other.me) > 0
 
-    def hear(self, happened: Happened) -> None:
+    def hear(self, leader: WorkerId, happened: Happened) -> None:
         """What an operator would be told."""
         if happened.what == "worker.lost":
             worker = WorkerId(str(happened.fields["worker"]))
-            self.history.blamed.append((worker, str(happened.fields["why"])))
+            why = str(happened.fields["why"])
+            self.history.blamed.append(Blamed(self.schedule.now, leader, worker, why))
         self.history.recovered += happened.what == "job.recovered"
 
     # -- what happens ----------------------------------------------------------------------

@@ -109,6 +109,15 @@ def test_they_are_turned_away_if_nobody_asks() -> None:
     assert sent(made.on_tick(11.0), m.Rejected) == [(12, answer)]
 
 
+def test_one_whose_request_is_told_to_retry_waits_as_long_as_it_is_asked_for() -> None:
+    made = inherited(first(0, 1))
+    made.on_message(12, register(2, "out"), 1.0)
+    ask = m.ScaleOut(request_id="out", joiners=(joiner(2),))
+    assert sent(made.on_message(20, ask, 6.0), m.Retry)
+    assert not sent(made.on_tick(11.0), m.Rejected)
+    assert sent(made.on_tick(16.0), m.Rejected)
+
+
 def test_one_that_has_gone_is_forgotten() -> None:
     made = inherited(first(0, 1))
     made.on_message(12, register(2, "out"), 1.0)

@@ -131,6 +131,17 @@ def test_the_generation_is_recorded_when_the_last_one_has_built() -> None:
     ]
 
 
+def test_a_group_of_another_generation_counts_for_nothing() -> None:
+    made = building()
+    for number in (0, 1, 2):
+        assert made.on_group_built(built(number, generation=1), 3.0) == []
+    assert made.adjustment is not None
+    assert made.adjustment.phase is Phase.BUILDING
+    for number in (0, 1):
+        made.on_group_built(built(number), 3.0)
+    assert made.on_switch_decided(1, 4, 4.0) == []
+
+
 def test_a_switch_is_announced_only_once_it_is_in_the_store() -> None:
     made = recording()
     assert made.word() == QUIET

@@ -79,3 +79,11 @@ def test_a_key_that_has_come_and_gone_before_the_answer_is_not_held() -> None:
     mine.saw(None, 0, leader_answers=False)
     assert not mine.swapped(done=True, value=mine.value(), revision=7)
     assert mine.vacant()
+
+
+def test_a_late_answer_does_not_overrule_a_later_notification() -> None:
+    mine = election()
+    mine.saw(None, 0, leader_answers=False)
+    mine.saw(write_leader(w(1), THERE), 9, leader_answers=False)
+    assert not mine.swapped(done=False, value=write_leader(w(2), HERE), revision=6)
+    assert mine.known == Known(worker=w(1), address=THERE, token=9)

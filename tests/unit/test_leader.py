@@ -10,7 +10,8 @@ from edl.protocol.effects import Announce, Dismiss, Effect, MayGo, Publish, Send
 from edl.protocol.events import Swapped
 from edl.protocol.leader import Leader
 from edl.protocol.record import STOP
-from edl.protocol.recorded import write_recorded
+from edl.protocol.recorded import Recorded, write_recorded
+from edl.protocol.topology import draw_again
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
 OUT = m.ScaleOut(request_id="out", joiners=(joiner(2),))
@@ -126,6 +127,28 @@ def test_a_job_that_another_leader_founded_is_not_begun() -> None:
 
 
 # -- requests --------------------------------------------------------------------------------
+
+
+def test_what_another_leader_has_recorded_is_the_base_and_not_what_the_store_refused() -> None:
+    leader = founded()
+    leader.on_message(20, IN, 1.0)
+    for number in (0, 1):
+        leader.on_message(0, built(number, 2), 2.0)
+    theirs = draw_again(first(0, 1), number=4, dead=(), leader=w(1), token=9)
+    value = write_recorded(theirs, ())
+    refused = Swapped(purpose="generation", done=False, value=value, revision=30)
+    effects = leader.on_swapped(refused, 3.0)
+    (target,) = {
+        effect.message.generation
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, m.Prepare)
+    }
+    assert (target.number, target.workers()) == (5, names(0, 1))
+    for number in (0, 1):
+        recording = leader.on_message(0, built(number, 5), 4.0)
+    (swap,) = (effect for effect in recording if isinstance(effect, StoreSwap))
+    assert swap.expected == 30
+    assert [a for a in answers(stored(leader, 5)) if isinstance(a, m.Undone)]
 
 
 def test_a_first_group_that_cannot_be_built_ends_the_start() -> None:
@@ -366,3 +389,17 @@ def test_the_successor_answers_as_the_old_leader_did() -> None:
     new.take_over(old.handover(4.0), 4.0)
     assert answers(new.on_message(31, bad, 5.0)) == answers(refused)
     assert sent(new.on_message(32, LEADER_OUT, 5.0), m.Accepted)
+
+
+def test_whoever_does_not_come_to_a_new_leader_in_time_is_lost() -> None:
+    """Also without a connection that could close, and long before silence would tell."""
+    settings = Settings(reconnect_s=2.0, silence_s=60.0)
+    heir = Leader(me=w(0), token=8, settings=settings, founders=2, peer=0)
+    found = Recorded(generation=first(0, 1), deeds=())
+    heir.inherit(found, revision=5, last=1, entered=True, lost=None, now=10.0)
+    successor = Leader(me=w(0), token=8, settings=settings, founders=2, peer=0)
+    successor.take_over(founded().handover(10.0), 10.0)
+    for made in (heir, successor):
+        assert "worker.lost" not in told(made.on_tick(11.9))
+        made.on_tick(12.0)
+        assert made.recovery.lost.keys() == {w(1)}

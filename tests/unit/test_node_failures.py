@@ -228,3 +228,17 @@ def test_a_switch_decided_after_it_fell_changes_nothing() -> None:
     steps(machine, Heard(peer=-1, message=m.Fell(generation=2, why="w2 died")))
     assert steps(machine, SwitchDecided(generation=2, step=5)) == []
     assert machine.worker.generation == first(0, 1, 2)
+
+
+def test_a_leader_does_not_yield_to_one_from_before_it() -> None:
+    machine = leading()
+    before = LeaderSeen(value=write_leader(w(0), member(0).address), revision=3)
+    assert steps(machine, before) == []
+    assert machine.leader is not None
+
+
+def test_one_that_still_waits_in_a_round_when_the_job_is_long_over_breaks_it() -> None:
+    machine = following()
+    steps(machine, StateSeen(value=b"finished"), Tick())
+    effects = machine.step(Tick(), 1.0 + SETTINGS.silence_s)
+    assert BreakGroup(number=1, why="the job is finished") in effects

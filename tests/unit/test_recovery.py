@@ -294,6 +294,19 @@ def test_a_leader_that_leaves_makes_nothing_of_the_rest() -> None:
     assert not made.active
 
 
+def test_a_leader_that_leaves_misses_nobody_but_its_successor() -> None:
+    made = recovery(0, 1, 2)
+    made.on_closed(w(1), "closed", 1.0)
+    made.on_closed(w(2), "closed", 1.0)
+    made.conductor.enter(
+        draw_next(first(0, 1, 2), number=2, joiners=(), leavers=(w(0),), token=3, request_id="r")
+    )
+    effects = made.on_tick(1.0 + made.conductor.settings.reconnect_s)
+    lost = [e.happened.fields["worker"] for e in effects if isinstance(e, Publish)]
+    assert lost == [w(1)]
+    assert made.lost.keys() == {w(1)}
+
+
 def test_a_leader_that_leaves_frees_the_key_if_its_successor_is_lost() -> None:
     made = recovery(0, 1, 2)
     without = draw_next(

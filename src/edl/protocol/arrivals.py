@@ -159,14 +159,22 @@ class Arrivals:
         answer = m.Rejected(request_id=message.request_id, reason=reason, finished=ends)
         return Send(peer=peer, message=answer)
 
-    def on_opened(self, now: float) -> list[Effect]:
-        """An adjustment has begun: those of its newcomers that wait already come in."""
+    def on_asked(self, message: m.ScaleOut, now: float) -> list[Effect]:
+        """If an adjustment has begun, those of its newcomers that wait already come in.
+
+        If not, somebody wants these: whoever was told to retry asks again, and they wait for it.
+        """
         effects: list[Effect] = []
+        until = now + self.settings.register_timeout_s
+        for joiner in message.joiners:
+            if joiner.worker in self._parked:
+                peer, hello, _ = self._parked[joiner.worker]
+                self._parked[joiner.worker] = (peer, hello, until)
         adjustment = self.conductor.adjustment
         for worker in sorted(adjustment.expected if adjustment else ()):
             if worker in self._parked:
-                peer, message, _ = self._parked.pop(worker)
-                effects += self.on_register(peer, message, now)
+                peer, hello, _ = self._parked.pop(worker)
+                effects += self.on_register(peer, hello, now)
                 ready = self._readied.pop(worker, None)
                 effects += self.on_ready(ready, now) if ready is not None else []
         return effects

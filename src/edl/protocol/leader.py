@@ -113,7 +113,7 @@ class Leader:
                 return self.on_worker_gone(worker, why, now, ended=True)
             case m.ScaleOut():
                 effects = self.reception.on_scale_out(peer, message, now)
-                return [*effects, *self.arrivals.on_opened(now)]
+                return [*effects, *self.arrivals.on_asked(message, now)]
             case m.ScaleIn():
                 return self.reception.on_scale_in(peer, message, now)
             case m.StopJob():

@@ -291,7 +291,8 @@ class Recovery:
         for worker, suspect in list(self._suspects.items()):
             if now - suspect.since >= reconnect_s:
                 del self._suspects[worker]
-                if generation is not None and worker in generation:
+                # The others turn from a leader that leaves to its successor: no loss to anybody.
+                if generation is not None and worker in self.counted_on(generation):
                     effects += self.on_lost(worker, suspect.why, now)
         if effects:
             return effects
