@@ -83,7 +83,9 @@ def die_in_a_scale_in(
     doomed: Doomed, point: str, role: str, leaver: str, request_id: str = "shrink"
 ) -> None:
     members, led = doomed.members(), doomed.leader() == leaver
-    victim = {"leaver": leaver, "heir": members[0]}.get(role) or doomed.victim(role)
+    stayers = [worker for worker in members if worker != leaver]
+    named = {"leaver": leaver, "heir": stayers[0], "source": stayers[0]}
+    victim = stayers[-1] if led and role == "elder" else named.get(role) or doomed.victim(role)
     doomed.order(victim, point)
     answer = doomed.scale_in(leaver, request_id)
     assert doomed.obeyed(victim) == victim
