@@ -171,7 +171,8 @@ def test_leader_and_joiner_die_in_the_same_moment(start: Start, tmp_path: Path, 
     doomed.dead.append("w3")
     doomed.train(3)
     assert set(doomed.members()) == {"w0", "w2"}
-    assert answer.what == "undone"
+    # Once the others have moved, the switch has happened, and what follows is a failure of its own.
+    assert answer.what == "undone" or point in ("decided", "switched", "entering")
     doomed.finish(survivors={"w0", "w2"})
 
 
