@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edl.client import Job
 from edl.errors import AdjustmentFailed, EdlError, Refused
+from edl.protocol.tale import WorkerStatus
 from tests.contract.servers import until
 from tests.integration.conftest import Start
 from tests.integration.judge import Journal, read_journal
@@ -64,17 +65,23 @@ class Doomed:
 
     # -- looking ---------------------------------------------------------------------------
 
+    def _members(self) -> list[WorkerStatus]:
+        """In the order of their ranks; waits for somebody who can tell."""
+        found: list[WorkerStatus] = []
+
+        def told() -> bool:
+            with contextlib.suppress(EdlError):
+                found[:] = [worker for worker in self.job.status().workers if worker.rank >= 0]
+            return any(worker.leader for worker in found)
+
+        until(told, "a leader that tells who is there", 60.0)
+        return sorted(found, key=lambda worker: worker.rank)
+
     def members(self) -> list[str]:
-        """In the order of their ranks; empty while nobody can tell."""
-        with contextlib.suppress(EdlError):
-            here = [worker for worker in self.job.status().workers if worker.rank >= 0]
-            return [worker.id for worker in sorted(here, key=lambda worker: worker.rank)]
-        return []
+        return [worker.id for worker in self._members()]
 
     def leader(self) -> str:
-        with contextlib.suppress(EdlError):
-            return next((w.id for w in self.job.status().workers if w.leader), "")
-        return ""
+        return next(worker.id for worker in self._members() if worker.leader)
 
     def victim(self, role: str) -> str:
         """The worker in this role now: leader, source, elder (neither of both) or joiner."""

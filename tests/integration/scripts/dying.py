@@ -89,13 +89,15 @@ POINTS: dict[str, tuple[type, str, bool]] = {
     "over": (Agent, "wait_may_go", False),
 }
 
-# These are passed in every step; they are points of a switch only where this holds.
-ONLY: dict[str, Callable[[Any], bool]] = {
+# These are passed at other times too; they are points of a switch only where this holds.
+ONLY: dict[str, Callable[..., bool]] = {
+    "recording": lambda courier, swap: swap.purpose == "generation",
+    "recorded": lambda agent, swapped: swapped.purpose == "generation",
     "switch": lambda rounds: rounds._pending is not None,
     "switched": lambda rounds: rounds._pending is not None,
     "moved": lambda rounds: rounds._moving is not None,
     "entering": lambda session: session.progress.entering,
-    "levelled-in": lambda plugin: plugin.session.progress.entering,
+    "levelled-in": lambda plugin, *_: plugin.session.progress.entering,
     "entered": lambda session: session.progress.entering,
 }
 
@@ -157,7 +159,7 @@ def arm(point: str, due: Callable[[str], Callable[[], None] | None]) -> None:
     only = ONLY.get(point)
 
     def fatal(*args: Any, **kwargs: Any) -> Any:
-        die = due(point) if only is None or only(args[0]) else None
+        die = due(point) if only is None or only(*args) else None
         if die is not None and not after:
             die()
         result = inner(*args, **kwargs)
