@@ -11,6 +11,7 @@ import pytest
 
 from edl.client import Job, run
 from edl.errors import EdlError
+from tests.integration.networks import Namespace, OpenEtcd, second_network
 from tests.integration.templates import running_template
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -58,3 +59,19 @@ def log(tmp_path: Path) -> Path:
     folder = tmp_path / "log"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Namespace]:
+    """Another network on this machine."""
+    with second_network() as made:
+        yield made
+
+
+@pytest.fixture
+def open_etcd(tmp_path: Path, elsewhere: Namespace) -> Iterator[OpenEtcd]:
+    """An etcd that processes of the other network reach."""
+    made = OpenEtcd(tmp_path / "etcd")
+    made.host = elsewhere.here
+    with made:
+        yield made

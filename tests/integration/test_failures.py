@@ -133,6 +133,65 @@ def test_death_at_a_named_point(start: Start, log: Path, chain: str) -> None:
     assert ended == {"w3"}
 
 
+# Every point with every rank of three. The one that leads is w1, and w0 is whom the others take
+# buffers from, so each rank is another part.
+OF_A_STEP = ("step", "opened", "record", "bucket", "reduced", "update", "commit", "committed")
+OF_A_RECOVERY = ("broke", "mend", "level", "levelled", "mended")
+OF_THE_CLOSING = (
+    *("reduce", "reduced-own", "evened", "closing", "closing-round", "closed"),
+    *("shutdown", "over"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize("point", [*OF_A_STEP, *OF_THE_CLOSING])
+def test_each_rank_at_each_point(
+    start: Start, log: Path, tmp_path: Path, point: str, rank: int
+) -> None:
+    die = {f"w{rank}": [point, 8]}
+    assert die_as_planned(start, log, tmp_path, die, workers=3) == {"w0", "w1", "w2"} - {*die}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize("point", OF_A_RECOVERY)
+def test_each_rank_at_each_point_of_a_recovery(
+    start: Start, log: Path, tmp_path: Path, point: str, rank: int
+) -> None:
+    """The death of w3 is what they recover from."""
+    die = {f"w{rank}": [point, 8], "w3": ["update", 8]}
+    assert die_as_planned(start, log, tmp_path, die, workers=4) == {"w0", "w1", "w2"} - {*die}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", range(3))
+def test_each_rank_as_it_gives_its_state(
+    start: Start, log: Path, tmp_path: Path, rank: int
+) -> None:
+    """Another one is behind; if whoever gives first is this rank, it dies, else nobody does."""
+    behind = (rank + 1) % 3
+    die = {f"w{behind}": ["lose-gradient", 8], f"w{rank}": ["give", 8]}
+    ended = die_as_planned(start, log, tmp_path, die, workers=3)
+    assert ended | {f"w{rank}"} == {"w0", "w1", "w2"}
+
+
+def die_as_planned(
+    start: Start, log: Path, folder: Path, die: dict[str, list[object]], *, workers: int
+) -> set[str]:
+    """Who came to the end; the job is judged."""
+    (folder / "orders").mkdir()
+    job = start(
+        "dying.py",
+        *("--log", str(log), *JOURNAL, "--until", str(log / "never"), "--die", json.dumps(die)),
+        *("--orders", str(folder / "orders"), "--leader", "w1"),
+        workers=workers,
+    )
+    result = job.wait(120)
+    assert result.state == "finished", result.why
+    return {w for w, lines in judge(log).lines.items() if lines[-1]["what"] == "end"}
+
+
 # Worker w2 does not get to see the end of a collective that all others have completed.
 LOSSES = {
     "gradient": {"w2": ["lose-gradient", 8]},

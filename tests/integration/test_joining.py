@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,94 +13,17 @@ import pytest
 from edl.client import Job
 from edl.errors import EdlError, UsageError
 from edl.runtime.identity import identify
-from tests.contract.servers import Etcd, until
+from tests.contract.servers import until
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.judge import read_journal
+from tests.integration.networks import Namespace, OpenEtcd, outside
 
 PATIENCE_S = 60.0
-
-
-@dataclass
-class Namespace:
-    """Another network, whose only way out is to ours."""
-
-    name: str
-    here: str
-    there: str
-
-    def command(self, *words: str) -> list[str]:
-        return ["ip", "netns", "exec", self.name, *words]
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Namespace]:
-    number = os.getpid() % 200 + 20
-    made = Namespace(f"edl-{os.getpid()}", f"10.213.{number}.1", f"10.213.{number}.2")
-    link, far = f"edl{os.getpid()}a", f"edl{os.getpid()}b"
-    if shutil.which("ip") is None or os.geteuid() != 0:
-        pytest.skip("a second network needs root and the ip command (iproute2)")
-    try:
-        done = subprocess.run(["ip", "netns", "add", made.name], capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"this machine allows no second network: {done.stderr.strip()}")
-        for words in (
-            f"link add {link} type veth peer name {far} netns {made.name}",
-            f"addr add {made.here}/24 dev {link}",
-            f"link set {link} up",
-            f"-n {made.name} addr add {made.there}/24 dev {far}",
-            f"-n {made.name} link set {far} up",
-            f"-n {made.name} link set lo up",
-        ):
-            done = subprocess.run(["ip", *words.split()], capture_output=True, text=True)
-            if done.returncode:
-                pytest.skip(f"this machine allows no second network: {done.stderr.strip()}")
-        yield made
-    finally:
-        subprocess.run(["ip", "netns", "del", made.name], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
-
-
-class OpenEtcd(Etcd):
-    """One that other networks reach too."""
-
-    host = "127.0.0.1"
-
-    @property
-    def address(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    def ready(self) -> bool:
-        try:
-            socket.create_connection((self.host, self.port), timeout=1.0).close()
-        except OSError:
-            return False
-        return True
-
-
-@pytest.fixture
-def etcd(tmp_path: Path, elsewhere: Namespace) -> Iterator[OpenEtcd]:
-    made = OpenEtcd(tmp_path / "etcd")
-    made.host = elsewhere.here
-    with made:
-        yield made
 
 
 def endless(log: Path, end: Path) -> tuple[str, ...]:
     pace = ("--pause", "0.05", "--pause-until", str(end))
     return ("--log", str(log), "--epochs", "1000", "--until", str(end), *pace)
-
-
-def outside(job: Job, store: str, host: str, **more: str) -> dict[str, str]:
-    """All that a process needs, as docs/joining.md lists it."""
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("EDL_")},
-        "EDL_JOB": job.name,
-        "EDL_STORE": store,
-        "EDL_SECRET_FILE": str(job.folder / "secret"),
-        "EDL_HOST": host,
-        "EDL_JOIN": "1",
-        **more,
-    }
 
 
 def store_of(job: Job) -> str:
@@ -128,15 +46,15 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_process_in_another_network_joins_trains_and_leaves(
-    start: Start, log: Path, tmp_path: Path, elsewhere: Namespace, etcd: OpenEtcd
+    start: Start, log: Path, tmp_path: Path, elsewhere: Namespace, open_etcd: OpenEtcd
 ) -> None:
     end = tmp_path / "end"
     arguments = endless(log, end)
-    job = start("journal.py", *arguments, name="wide", store=etcd.url, host=elsewhere.here)
+    job = start("journal.py", *arguments, name="wide", store=open_etcd.url, host=elsewhere.here)
     until(lambda: job.status().step > 3, "the job to train")
     far = subprocess.Popen(
         elsewhere.command(sys.executable, str(SCRIPTS / "journal.py"), *arguments),
-        env=outside(job, etcd.url, elsewhere.there, EDL_WORKER="far", EDL_SLOT="node2:0"),
+        env=outside(job, open_etcd.url, elsewhere.there, EDL_WORKER="far", EDL_SLOT="node2:0"),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

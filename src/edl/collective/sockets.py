@@ -36,11 +36,9 @@ def break_connections(ports: set[int]) -> int:
     """Shut every connected socket of this process that has one of these ports at either end."""
     broken = 0
     for name in os.listdir("/proc/self/fd"):
-        try:
-            # A copy: the descriptor itself stays Gloo's, open or not.
-            sock = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue  # it is no socket, or was closed meanwhile
+        sock = _copy_of(int(name))
+        if sock is None:
+            continue
         with contextlib.closing(sock), contextlib.suppress(OSError):
             if sock.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
@@ -50,3 +48,17 @@ def break_connections(ports: set[int]) -> int:
                 sock.shutdown(socket.SHUT_RDWR)
                 broken += 1
     return broken
+
+
+def _copy_of(descriptor: int) -> socket.socket | None:
+    """The same socket once more: the descriptor itself stays Gloo's, open or not."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        return None  # it was closed meanwhile
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        # No socket. Left open, the copies of a process's files would double with every failure.
+        os.close(copy)
+        return None
