@@ -175,6 +175,17 @@ def test_a_second_scale_out_is_told_to_retry() -> None:
     )
 
 
+def test_a_newcomer_that_ended_before_it_was_asked_for_is_not_waited_for() -> None:
+    # It died with the leader before; the launcher told the next one before the client asked it.
+    leader = founded()
+    ended = m.ProcessEnded(request_id="out", worker=names(2)[0], why="killed by SIGKILL")
+    assert leader.on_message(9, ended, 1.0) == []
+    leader.on_message(20, OUT, 2.0)
+    effects = stored(leader, 2)
+    answer = m.Undone(request_id="out", reason="w2 went away: killed by SIGKILL")
+    assert (20, answer) in sent(effects, m.Undone)
+
+
 def test_the_same_request_is_accepted_again_while_it_is_open() -> None:
     leader = founded()
     leader.on_message(20, OUT, 1.0)

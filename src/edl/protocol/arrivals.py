@@ -41,6 +41,8 @@ class Arrivals:
         self.voice = voice
         self.waits = False  # took over without a word: requests may be asked again
         self.ended: dict[WorkerId, str] = {}  # founders, while the store founds the job
+        # Newcomers that ended before they were asked for here; with the last leader, perhaps.
+        self.gone: dict[WorkerId, str] = {}
         self._parked: dict[WorkerId, tuple[int, m.Register, float]] = {}
         self._readied: dict[WorkerId, m.Ready] = {}
         self._gather_by: float | None = None
@@ -177,6 +179,10 @@ class Arrivals:
                 effects += self.on_register(peer, hello, now)
                 ready = self._readied.pop(worker, None)
                 effects += self.on_ready(ready, now) if ready is not None else []
+        adjustment = self.conductor.adjustment
+        gone = [worker for worker in self.gone if adjustment and worker in adjustment.expected]
+        if gone:
+            effects += self.conductor.undo(f"{gone[0]} went away: {self.gone[gone[0]]}", now)
         return effects
 
     def on_closed(self, peer: int) -> None:

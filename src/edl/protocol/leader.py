@@ -144,6 +144,8 @@ class Leader:
             return self.arrivals.on_founder_ended(worker, why)
         adjustment = self.conductor.adjustment
         if adjustment is None or worker not in adjustment.expected:
+            if ended:
+                self.arrivals.gone[worker] = why
             return []
         return self.conductor.undo(f"{worker} went away: {why}", now)
 
