@@ -21,6 +21,7 @@ from edl.collective.lane import LARGE, SLOT, Lane, open_lane
 from edl.collective.relay import Relay
 from edl.collective.sockets import break_connections, ports_in
 from edl.collective.solo import SoloGroup
+from edl.collective.work import Fate, Move, Rows, Work
 from edl.errors import GroupBroken, UsageError
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
@@ -96,33 +97,6 @@ class _BoardStore(dist.Store):  # type: ignore[misc]
         self._board.wait(keys, timeout.total_seconds() if timeout else self._timeout_s)
 
 
-class _Work:
-    """One operation under way. The tensors stay referenced until it is over."""
-
-    __slots__ = ("_kept", "_work")
-
-    def __init__(self, work: Any, kept: Any) -> None:
-        self._work = work
-        self._kept = kept
-
-    def wait(self) -> None:
-        try:
-            self._work.wait()
-        except RuntimeError as error:
-            raise GroupBroken(f"a collective failed: {error}") from error
-
-
-class _Rows(_Work):
-    """An all-gather of integers under way."""
-
-    def result(self) -> list[list[int]]:
-        self.wait()
-        return [row.tolist() for row in self._kept]
-
-    def ready(self) -> bool:
-        return bool(self._work.is_completed())
-
-
 class GlooGroup:
     """One member's end of one generation."""
 
@@ -149,21 +123,25 @@ class GlooGroup:
         self._together = together
         self._lane: Lane | None = None
         self._ports = ports
-        self.broken = ""
+        self._fate = Fate()
         self._errands = Errands("edl-state")
+
+    @property
+    def broken(self) -> str:
+        return self._fate.broken
 
     def open_relay(self, *, hands: bool, takes: bool, root: int) -> None:
         """The first step is a relay; `root` is the source's rank among the elders."""
 
-        def reduce(tensor: torch.Tensor) -> _Work | _Moved:
+        def reduce(tensor: torch.Tensor) -> Work | _Moved:
             if self._elders is None:
                 return _Moved()
-            return _Work(self._begin(lambda: self._elders.allreduce([tensor], _by("sum"))), tensor)
+            return self._begin(lambda: self._elders.allreduce([tensor], _by("sum")), tensor)
 
-        def spread(tensor: torch.Tensor) -> _Work | _Moved:
+        def spread(tensor: torch.Tensor) -> Work | _Moved:
             if self._elders is None:
                 return _Moved()
-            return _Work(self._begin(lambda: self._elders.broadcast([tensor], _from(root))), tensor)
+            return self._begin(lambda: self._elders.broadcast([tensor], _from(root)), tensor)
 
         self.relay = Relay(
             hands=hands,
@@ -176,27 +154,33 @@ class GlooGroup:
             beside=self.beside,
         )
 
-    def exchange(self, values: list[int]) -> _Rows:
+    def exchange(self, values: list[int]) -> Rows:
         mine = torch.tensor(values, dtype=torch.int64)
         rows = [torch.empty_like(mine) for _ in range(self.size)]
-        return _Rows(self._begin(lambda: self._control.allgather([rows], [mine])), rows)
+        work = self._launched(lambda: self._control.allgather([rows], [mine]))
+        return Rows(self._fate, work, rows)
 
-    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> _Work:
-        return _Work(self._begin(lambda: self._data.allreduce([tensor], _by(op))), tensor)
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Work:
+        return self._begin(lambda: self._data.allreduce([tensor], _by(op)), tensor)
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> _Work:
-        return _Work(self._begin(lambda: self._data.broadcast([tensor], _from(root))), tensor)
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
+        return self._begin(lambda: self._data.broadcast([tensor], _from(root)), tensor)
 
     def pair(self, source: int, target: int) -> _Pair:
         return _Pair(self, source, target)
 
-    def move(self, tensor: torch.Tensor, source: int, target: int) -> _Work:
+    def move(self, tensor: torch.Tensor, source: int, target: int) -> Move:
         """From one rank to another; only these two call it."""
         if self.rank == source:
-            return _Work(self._begin(lambda: self._data.send([tensor], target, 0)), tensor)
-        return _Work(self._begin(lambda: self._data.recv([tensor], source, 0)), tensor)
+            work = self._launched(lambda: self._data.send([tensor], target, 0))
+        else:
+            work = self._launched(lambda: self._data.recv([tensor], source, 0))
+        return Move(self._fate, work, tensor)
 
-    def _begin(self, launch: Callable[[], Any]) -> Any:
+    def _begin(self, launch: Callable[[], Any], kept: Any) -> Work:
+        return Work(self._fate, self._launched(launch), kept)
+
+    def _launched(self, launch: Callable[[], Any]) -> Any:
         if self.broken:
             raise GroupBroken(self.broken)
         try:
@@ -204,7 +188,7 @@ class GlooGroup:
         except RuntimeError as error:
             raise GroupBroken(f"a collective failed: {error}") from error
 
-    def broadcast_state(self, tensor: torch.Tensor) -> _Work | _Moved:
+    def broadcast_state(self, tensor: torch.Tensor) -> Work | _Moved:
         if self._state is None:
             raise AssertionError("this generation has no newcomers for this member")
         if self._together and LARGE <= tensor.numel() <= SLOT and _row(tensor):
@@ -217,14 +201,14 @@ class GlooGroup:
                 return _Moved()
         return self._tell(tensor)
 
-    def _tell(self, tensor: torch.Tensor) -> _Work:
-        return _Work(self._begin(lambda: self._state.broadcast([tensor], _from(0))), tensor)
+    def _tell(self, tensor: torch.Tensor) -> Work:
+        return self._begin(lambda: self._state.broadcast([tensor], _from(0)), tensor)
 
-    def _agree(self, tensor: torch.Tensor) -> _Work:
-        return _Work(self._begin(lambda: self._state.allreduce([tensor], _by("min"))), tensor)
+    def _agree(self, tensor: torch.Tensor) -> Work:
+        return self._begin(lambda: self._state.allreduce([tensor], _by("min")), tensor)
 
     def break_(self, why: str) -> None:
-        self.broken = self.broken or why
+        self._fate.broken = self._fate.broken or why
         break_connections(self._ports)
 
     def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:
@@ -246,7 +230,9 @@ class GlooGroup:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
     def drop(self) -> None:
-        self.broken = self.broken or "this generation's group was dropped"
+        self._fate.broken = self._fate.broken or "this generation's group was dropped"
+        if self._fate.stuck:
+            self.abandon()
         self.drop_state()
         self._control = self._data = None
 
@@ -259,7 +245,7 @@ class _Pair:
         self._source = source
         self._target = target
 
-    def broadcast_state(self, tensor: torch.Tensor) -> _Work:
+    def broadcast_state(self, tensor: torch.Tensor) -> Work:
         return self._group.move(tensor, self._source, self._target)
 
     def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:

@@ -104,7 +104,11 @@ class Group(StatePath, Protocol):
 
     rank: int
     size: int
-    broken: str  # why it is of no use any more; empty while it is
+
+    @property
+    def broken(self) -> str:
+        """Why it is of no use any more; empty while it is."""
+        ...
 
     @property
     def relay(self) -> Relay | None:
