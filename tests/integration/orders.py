@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edl.client import Job
 from edl.errors import AdjustmentFailed, EdlError, Refused
+from edl.protocol.messages import AdjustmentRecord
 from edl.protocol.tale import WorkerStatus
 from tests.contract.servers import until
 from tests.integration.conftest import Start
@@ -28,6 +29,17 @@ class Answer:
     generation: int = 0
     size: int = 0
     reason: str = ""
+
+
+def adjusted(record: AdjustmentRecord | None) -> Answer:
+    assert record is not None
+    return Answer(
+        what="adjusted",
+        joined=tuple(record.joined),
+        left=tuple(record.left),
+        generation=record.generation,
+        size=record.size,
+    )
 
 
 class Doomed:
@@ -147,13 +159,7 @@ class Doomed:
             record = self.job.scale_out(1, request_id=request_id)
         except AdjustmentFailed as error:
             return Answer(what="undone", reason=str(error))
-        assert record is not None
-        return Answer(
-            what="adjusted",
-            joined=tuple(record.joined),
-            generation=record.generation,
-            size=record.size,
-        )
+        return adjusted(record)
 
     def _in(self, worker: str, request_id: str) -> Answer:
         try:
@@ -161,13 +167,7 @@ class Doomed:
         except (AdjustmentFailed, Refused) as error:
             what = "refused" if isinstance(error, Refused) else "undone"
             return Answer(what=what, reason=str(error))
-        assert record is not None
-        return Answer(
-            what="adjusted",
-            left=tuple(record.left),
-            generation=record.generation,
-            size=record.size,
-        )
+        return adjusted(record)
 
     # -- judging ---------------------------------------------------------------------------
 
