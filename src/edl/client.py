@@ -53,6 +53,7 @@ log = logging.getLogger("edl.client")
 
 # How long a question that only reads may take.
 ANSWER_S = 5.0
+ASK_AGAIN_S = 1.0
 PAUSE_S = 0.1
 
 Slots = int | str | Sequence[str | Gpu]
@@ -118,6 +119,7 @@ class Job:
         """The leader's view of the job now; of an ended job what is left to tell."""
         deadline = time.monotonic() + min(self.timeout_s, ANSWER_S)
         while True:
+            what = "no status"
             if not self.running():
                 return last_status(self._files(), self.result())
             try:
@@ -126,7 +128,7 @@ class Job:
                     return self._leaderless()
                 with self._access.connect(leader.address) as channel:
                     channel.send(m.AskStatus(request_id=_new_id()))
-                    answer = channel.receive(max(0.0, deadline - time.monotonic()))
+                    answer = channel.receive(min(ASK_AGAIN_S, self.timeout_s))
                 if isinstance(answer, m.Status):
                     return answer
             except WrongSecret:
@@ -134,7 +136,10 @@ class Job:
             except PeerError:
                 if time.monotonic() > deadline and self.running():
                     raise
-            self._pause(deadline, "no status")
+            except TimedOut:
+                # It may be frozen, and another one leads by now.
+                what = "no answer from the leader"
+            self._pause(deadline, what)
 
     def _leaderless(self) -> m.Status:
         """Nobody leads yet, or, once it has trained, nobody leads at the moment."""
@@ -313,7 +318,7 @@ class Job:
 
     def _pause(self, deadline: float, what: str) -> None:
         if time.monotonic() > deadline:
-            raise TimedOut(f"{what} of job {self.name} within {self.timeout_s:g} s")
+            raise TimedOut(f"{what} of job {self.name} in time; try again")
         threading.Event().wait(PAUSE_S)
 
     def _over(self) -> JobFinished:

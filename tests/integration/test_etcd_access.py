@@ -98,7 +98,7 @@ def test_a_client_without_a_certificate_is_refused(
 
 def test_the_wrong_scheme_is_told(secure: Etcd, guarded: Etcd) -> None:
     assert "does it want TLS (etcds://)?" in refused(f"etcd://{secure.address}")
-    assert "SSL" in refused(f"etcds://{guarded.address}")
+    assert "does it speak TLS (etcd:// if not)?" in refused(f"etcds://{guarded.address}")
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, certificates: Certificates) -> None:

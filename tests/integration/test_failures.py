@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edl.client import Job
-from edl.errors import PeerError
+from edl.errors import PeerError, TimedOut
 from tests.integration.conftest import Start
 from tests.integration.judge import Journal, read_journal
 
@@ -38,7 +38,7 @@ def wait_step(job: Job, step: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         # A leader that is frozen or dead cannot answer; soon another one does.
-        with contextlib.suppress(PeerError):
+        with contextlib.suppress(PeerError, TimedOut):
             if job.status().step >= step:
                 return
         time.sleep(0.02)

@@ -35,6 +35,8 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 FAILED_PRECONDITION, UNAVAILABLE, UNAUTHENTICATED = 9, 14, 16
 # Said before the request was looked at, so it was surely not carried out.
 NO_LEADER = "etcdserver: no leader"
+# What a handshake ends in with a server that does not take part in it.
+NO_TLS = (ConnectionResetError, BrokenPipeError, ssl.SSLError)
 OLD_TOKENS = ("invalid auth token", "revision in header is old")
 
 
@@ -270,7 +272,11 @@ class Gateway:
         except OSError as error:
             self._turn_from(server)
             connection.close()
-            raise Broken(server, error.strerror or error, sent=False) from error
+            why = error.strerror or error
+            known = isinstance(error, ssl.SSLCertVerificationError)
+            if self._tls is not None and isinstance(error, NO_TLS) and not known:
+                why = f"{why}; does it speak TLS (etcd:// if not)?"
+            raise Broken(server, why, sent=False) from error
         with self._lock:
             # Either `close` finds it among the busy, or it is found to be too late here.
             closed = self._closing.is_set()
