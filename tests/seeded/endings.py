@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from edl.protocol.record import STOP, Kind
 from edl.types import WorkerId
-from tests.seeded.history import History
+from tests.seeded.history import Exit, History
 from tests.seeded.process import KILLED
 
 __all__ = ["ENDINGS", "survivors"]
@@ -86,7 +87,7 @@ def right_exits(history: History) -> list[str]:
         end = history.exits.get(worker)
         if end is None:
             faults.append(f"{worker} never ended")
-        elif end.status == 1 and history.faulty and _hopeless(history, worker, end.why):
+        elif end.status == 1 and history.faulty and _hopeless(history, worker, end):
             continue
         elif end.status == 1 and worker not in undone:
             faults.append(f"{worker} failed: {end.why}")
@@ -97,15 +98,20 @@ def right_exits(history: History) -> list[str]:
     return faults
 
 
-def _hopeless(history: History, worker: WorkerId, why: str) -> bool:
+def _hopeless(history: History, worker: WorkerId, end: Exit) -> bool:
     """Whoever cannot go on without the others says so.
 
-    Founders of a job that never began; those that cannot lead, where nobody does; and joiners
-    whose request died with the leader that had accepted it. Never one that could go on alone.
+    Founders that gave up before anybody trained; those that cannot lead, where nobody does; and
+    joiners whose request died with the leader that had accepted it. Never one that could go on
+    alone.
     """
-    if not history.recorded:
+    why = end.why
+    if end.time < min((commit.time for commit in history.commits), default=math.inf):
         begins = ("before the job began", "workers are here", "build the group")
-        return any(part in why for part in (*begins, "has had no leader"))
+        if any(part in why for part in begins):
+            return True
+    if not history.recorded:
+        return "has had no leader" in why
     joiners = {joiner for request in history.requests for joiner in request.joiners}
     expected = "not expected" not in why
     alone = "has had no leader" in why and worker not in survivors(history)

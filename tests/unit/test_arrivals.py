@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.effects import Dismiss, Effect, Publish, Send
 from edl.protocol.events import Swapped
 from edl.protocol.leader import Leader
-from edl.protocol.recorded import Recorded
+from edl.protocol.recorded import Deed, Recorded
 from edl.protocol.topology import Generation, draw_again, draw_next
 from tests.seeded.cast import first, joiner, member, names, sent, w
 
@@ -173,9 +175,45 @@ def test_one_that_the_job_went_on_without_is_told_so() -> None:
 # -- requests --------------------------------------------------------------------------------
 
 
+def test_a_founder_that_was_lost_before_it_knew_that_it_was_in_is_told_so_and_not_refused() -> None:
+    made = inherited(first(0, 1))
+    made.on_message(30, ENDED, 0.5)
+    made.on_message(0, m.GroupBuilt(generation=2, worker=w(0), build_s=0.0), 0.6)
+    made.on_message(0, m.GroupBuilt(generation=3, worker=w(0), build_s=0.0), 0.6)
+    event = Swapped(purpose="generation", done=True, value=b"x", revision=9)
+    made.on_swapped(event, 0.7)
+    word = m.Out(generation=3, why="the job went on without this worker")
+    assert sent(made.on_message(21, register(1, last=1), 0.8), m.Out) == [(21, word)]
+
+
 def test_a_request_during_a_recovery_is_told_to_retry() -> None:
     made = inherited(first(0, 1))
     (effect,) = made.on_message(20, m.ScaleOut(request_id="r", joiners=(joiner(2),)), 1.0)
     assert isinstance(effect, Send)
     assert isinstance(effect.message, m.Retry)
     assert "recovering from a failure" in effect.message.reason
+
+
+def test_a_recorded_adjustment_is_told_as_it_was_though_the_job_is_stopping() -> None:
+    """What the last leader said of it is not known before the recovery is over."""
+    heir = leader()
+    out = m.ScaleOut(request_id="out", joiners=(joiner(1),))
+    another = m.ScaleIn(request_id="in", workers=names(1), gpus=(), count=0)
+    deed = Deed(
+        request_id="out",
+        kind="scale_out",
+        joined=names(1),
+        left=(),
+        generation=1,
+        size=2,
+        undone="",
+    )
+    found = Recorded(generation=replace(first(0, 1), request_id="out"), deeds=(deed,))
+    heir.inherit(found, revision=5, last=1, entered=True, lost=w(1), now=10.0)
+    heir.on_message(20, m.StopJob(request_id="stop", why="enough"), 10.1)
+    assert sent(heir.on_message(21, out, 10.2), m.Retry)
+    assert sent(heir.on_message(22, another, 10.2), m.Finished)
+    heir.on_message(0, m.GroupBuilt(generation=2, worker=w(0), build_s=0.0), 10.3)
+    event = Swapped(purpose="generation", done=True, value=b"x", revision=12)
+    heir.on_swapped(event, 10.3)
+    assert sent(heir.on_message(21, out, 10.4), m.Adjusted)

@@ -336,13 +336,27 @@ def test_a_new_leader_turns_newcomers_without_a_step_away_and_says_so_of_their_r
     made = conductor()
     made.adopt(found, revision=8)
     assert made.voice.requests.answered("r") is None
-    made.turn_away(found.generation.newcomers)
+    made.turn_away(w(2))
     assert made.strangers() == set(names(2))
     mended = draw_again(found.generation, number=3, dead=names(2), leader=w(0), token=4)
     made.on_mended(mended, 6.0)
     why = "the leader was lost before they trained"
     assert made.voice.requests.answered("r") == m.Undone(request_id="r", reason=why)
     assert made.strangers() == set()
+
+
+def test_a_scale_out_stands_for_a_leader_that_came_with_it_and_for_whoever_has_a_step() -> None:
+    found = read_recorded(recording()._written)
+    made = conductor()
+    made.me = w(2)
+    made.adopt(found, revision=8)
+    made.turn_away(w(3))
+    assert made.strangers() == {w(3)}
+    mended = draw_again(found.generation, number=3, dead=names(0), leader=w(2), token=4)
+    made.on_mended(mended, 6.0)
+    answer = made.voice.requests.answered("r")
+    assert isinstance(answer, m.Adjusted)
+    assert answer.record.joined == names(2)
 
 
 def test_a_new_leader_answers_for_what_was_recorded_and_stands() -> None:

@@ -81,6 +81,16 @@ def test_a_key_that_has_come_and_gone_before_the_answer_is_not_held() -> None:
     assert mine.vacant()
 
 
+def test_a_rivals_key_that_has_come_and_gone_before_the_answer_leads_nobody() -> None:
+    mine = election()
+    assert mine.saw(None, 0, leader_answers=False) == 0
+    mine.saw(write_leader(w(1), THERE), 7, leader_answers=False)
+    mine.saw(None, 0, leader_answers=False)
+    assert not mine.swapped(done=False, value=write_leader(w(1), THERE), revision=7)
+    assert mine.known is None
+    assert mine.vacant()
+
+
 def test_a_late_answer_does_not_overrule_a_later_notification() -> None:
     mine = election()
     mine.saw(None, 0, leader_answers=False)

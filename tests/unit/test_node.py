@@ -305,6 +305,24 @@ def test_stayers_turn_to_the_successor_at_the_switch() -> None:
     ]
 
 
+def test_a_stayer_that_knows_a_later_leader_does_not_turn_to_the_one_of_the_switch() -> None:
+    machine = node(1, founders=3)
+    steps(machine, seen(0, 1), PeerOpened(peer=-1), ContextReady(context_s=1.0))
+    steps(machine, Heard(peer=-1, message=m.Prepare(generation=first(0, 1, 2))))
+    steps(machine, GroupStands(number=1, build_s=0.0))
+    steps(machine, Heard(peer=-1, message=m.Founded(generation=1)))
+    joined = draw_next(
+        first(0, 1, 2), number=2, joiners=[member(3)], leavers=(), token=1, request_id="r"
+    )
+    steps(machine, Heard(peer=-1, message=m.Prepare(generation=joined)))
+    steps(machine, GroupStands(number=2, build_s=0.0))
+    # The leader dies, and w2 leads before this worker's training comes to the switch.
+    steps(machine, PeerClosed(peer=-1, why="reset"), VACANT, seen(2, 5), PeerOpened(peer=-2))
+    assert machine.following == w(2)
+    assert steps(machine, SwitchDecided(generation=2, step=5)) == []
+    assert machine.following == w(2)
+
+
 def test_an_old_leader_goes_when_its_successor_says_so() -> None:
     machine = leaving_leader()
     taken = m.HandoverTaken(generation=2, worker=w(1))
@@ -361,6 +379,16 @@ def test_a_leader_goes_when_the_end_is_in_the_store() -> None:
     assert not any(isinstance(effect, MayGo) for effect in effects)
     done = Swapped(purpose="state", done=True, value=b"finished", revision=8)
     assert machine.step(done, 1.2) == [MayGo()]
+
+
+def test_a_leader_that_loses_the_office_at_the_end_goes_when_the_end_is_in_the_store() -> None:
+    machine = leading()
+    steps(machine, JobOver(step=9))
+    assert MayGo() not in steps(machine, seen(1, 6))
+    assert MayGo() in steps(machine, StateSeen(value=b"finished"))
+    told_before = leading()
+    steps(told_before, JobOver(step=9), StateSeen(value=b"finished"))
+    assert MayGo() in steps(told_before, seen(1, 6))
 
 
 def test_a_waiting_newcomer_goes_when_the_store_says_the_job_is_over() -> None:

@@ -158,9 +158,21 @@ def test_a_new_leader_gives_everybody_the_time_to_come() -> None:
     made.expect(names(0, 1, 2), 1.0)
     made.on_heard(w(1), 1.5)
     assert told(made.on_stuck(stuck(1), 1.6)) == ["training.broke"]
-    made.on_tick(1.9)
+    made.on_tick(2.1)
     assert told(made.on_tick(3.0)) == ["worker.lost", "recovery.building"]
     assert made.lost.keys() == {w(2)}
+
+
+def test_time_in_which_this_worker_slept_counts_against_nobody() -> None:
+    made = recovery(0, 1, 2)
+    made.on_tick(0.9)
+    made.on_closed(w(2), "reset", 1.0)
+    made.on_tick(1.2)
+    # It slept: w2 may have come back meanwhile and still waits to be heard.
+    assert made.on_tick(9.2) == []
+    assert made.on_tick(9.9) == []
+    assert told(made.on_tick(10.8)) == []
+    assert told(made.on_tick(11.0)) == ["worker.lost", "recovery.building"]
 
 
 def test_a_number_that_a_member_heard_of_elsewhere_is_not_used_again() -> None:
@@ -210,6 +222,27 @@ def test_a_group_that_cannot_be_built_is_tried_again_under_another_number() -> N
     assert made.on_group_built(built(0, 2)) == []
     made.on_tick(1.7)
     assert made.target == target(3, 2)
+
+
+def test_an_attempt_that_took_too_long_gets_twice_the_time_at_the_next() -> None:
+    made = recovery(0, 1, 2)
+    usual = made.conductor.settings.build_timeout_s
+    made.on_lost(w(2), "signal 9", 0.0)
+    now = 0.0
+    for number, times in enumerate((1, 2, 4, 8, 8), start=2):
+        assert made.target == target(number, 2)
+        assert made.on_tick(now + times * usual - 0.01) == []
+        now += times * usual
+        made.on_tick(now)
+    # A recovery that came to its end forgets it.
+    number = made.target.number if made.target else 0
+    made.on_group_built(built(0, number))
+    made.on_group_built(built(1, number))
+    answer(made)
+    made.on_lost(w(1), "signal 9", 0.0)
+    made.on_tick(usual)
+    assert made.target is not None
+    assert made.target.number == number + 2
 
 
 def test_a_death_while_the_store_has_it_in_hand_waits_for_the_store() -> None:

@@ -329,3 +329,14 @@ def test_the_highest_number_heard_of_is_told_to_a_new_leader() -> None:
     worker.on_unlinked()
     worker.on_linked()
     assert worker.take()[0] == Hail(worker=w(1), generation=1, last=7)
+
+
+def test_a_newcomer_whose_first_generation_broke_is_no_newcomer_to_another() -> None:
+    """Its training thread waits for what is left of the first one."""
+    worker = newcomer()
+    worker.on_message(Prepare(generation=second()))
+    worker.on_group_stands(2, 0.0)
+    worker.on_broke(2, "a peer has gone")
+    worker.take()
+    why = "what it was let into broke before it had trained"
+    assert Dismiss(why=why, failed=False) in worker.on_message(Prepare(generation=second(number=3)))

@@ -113,8 +113,8 @@ class Arrivals:
             effects += self.recovery.on_heard(worker, now)
         joins = worker in generation.newcomers and not generation.founding
         if joins and self.recovery.busy and worker not in self.conductor.strangers():
-            # Recorded, but without a step: no survivor, and so is nobody who came with it.
-            self.conductor.turn_away(generation.newcomers)
+            # Recorded, but without a step: no survivor.
+            self.conductor.turn_away(worker)
             return [*effects, *self.recovery.begin(now)]
         word = m.Founded(generation=generation.number)
         began = generation.founding and worker in generation and not self.recovery.busy
@@ -138,6 +138,10 @@ class Arrivals:
 
     def _unexpected(self, peer: int, message: m.Register, now: float) -> list[Effect]:
         adjustment, worker = self.conductor.adjustment, message.member.worker
+        if worker in self.recovery.lost:
+            # It was in the job without knowing it, and was cut off too long.
+            why = "the job went on without this worker"
+            return [Send(peer=peer, message=m.Out(generation=self.voice.generation, why=why))]
         answered = self.voice.requests.answered(message.request_id)
         why = answered.reason if isinstance(answered, m.Undone) else ""
         if adjustment is not None and adjustment.request_id == message.request_id:

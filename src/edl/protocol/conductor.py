@@ -290,13 +290,21 @@ class Conductor:
         if self.adjustment and self.adjustment.request_id in {deed.request_id for deed in deeds}:
             self.adjustment = None
 
-    def turn_away(self, newcomers: Iterable[WorkerId]) -> None:
-        """Newcomers that entered the record but never a step: their adjustment is undone."""
-        self.fresh |= set(newcomers) - {self.me}
-        present = self.generation.request_id if self.generation else ""
-        why = "the leader was lost before they trained"
+    def turn_away(self, worker: WorkerId | None = None) -> None:
+        """Newcomers that entered the record but never a step: their adjustment is undone.
+
+        A leader that came with it has a step in it. So it stands, for those who have one too, and
+        only this `worker` is turned away.
+        """
+        generation = self.generation
+        assert generation is not None
+        stands = self.me in generation.newcomers
+        self.fresh |= {worker} if stands and worker else set(generation.newcomers) - {self.me}
+        why = "" if stands else "the leader was lost before they trained"
         self.deeds = [
-            replace(deed, undone=why) if self.fresh and deed.request_id == present else deed
+            replace(deed, undone=why, joined=tuple(w for w in deed.joined if w not in self.fresh))
+            if self.fresh and deed.request_id == generation.request_id
+            else deed
             for deed in self.deeds
         ]
 

@@ -74,13 +74,17 @@ class Election:
     def swapped(self, *, done: bool, value: bytes | None, revision: int) -> bool:
         """The answer to our contest. True: this worker leads now, with `revision` as token."""
         self.contesting = False
-        if done and revision <= self._lapsed:
-            # The answer took so long that the key has come and gone meanwhile.
+        if revision <= self._lapsed:
+            # The answer took so long that the key, whoever's it was, has come and gone meanwhile.
             return False
         # Notifications and answers come on different ways: the later revision is the truth.
         if value is not None and (self.known is None or revision >= self.known.token):
             self.known = read_leader(value, revision)
         return done
+
+    def outdates(self, token: int) -> bool:
+        """Whether somebody took the office after the one with this token: its word is old."""
+        return self.known is not None and self.known.token > token
 
     def value(self) -> bytes:
         return write_leader(self.me, self.address)

@@ -86,7 +86,7 @@ class Leader:
                 answer = m.Pong(generation=message.generation, worker=self.me)
                 return [Send(peer=peer, message=answer)]
             case m.Pong(worker=worker):
-                self.liveness.heard(worker, now)
+                self.liveness.heard(worker)
             case m.Stuck():
                 return self.on_stuck(message, now)
             case m.Ready():
@@ -227,7 +227,7 @@ class Leader:
         conductor.adopt(found, revision=revision)
         conductor.last_number = max(conductor.last_number, last)
         if not entered and not generation.founding:
-            conductor.turn_away(generation.newcomers)
+            conductor.turn_away()
         self.voice.chronicle.orphaned = True
         told = self.voice.tell("leader.changed", leader=self.me)
         self.recovery.expect(generation.workers(), now)

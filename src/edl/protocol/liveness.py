@@ -1,8 +1,8 @@
 """Who answers, and who has been silent for too long.
 
 Slow is not dead: an agent that answers is alive however long its script takes, so only answers to
-pings count here. Owns: when each was last heard. Holds: time in which this worker itself slept is
-nobody's silence.
+pings count here. Owns: since when each leaves pings unanswered. Holds: time in which this worker
+itself slept is nobody's silence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edl.types import WorkerId
 __all__ = ["Liveness"]
 
 # So many pings go out in the time after which silence counts as death.
-_PINGS = 8
+_PINGS = 16
 
 
 class Liveness:
@@ -22,11 +22,13 @@ class Liveness:
 
     def __init__(self, silence_s: float) -> None:
         self.silence_s = silence_s
-        self._heard: dict[WorkerId, float] = {}
+        # When the first of the pings went out that were not answered. Silence counts from there
+        # and not from the last answer: nobody is called dead before the whole of it is over.
+        self._asked: dict[WorkerId, float] = {}
         self._looked: float | None = None
 
-    def heard(self, worker: WorkerId, now: float) -> None:
-        self._heard[worker] = now
+    def heard(self, worker: WorkerId) -> None:
+        self._asked.pop(worker, None)
 
     def look(
         self, workers: Collection[WorkerId], now: float
@@ -38,8 +40,8 @@ class Liveness:
             return [], {}
         if since > 2 * pause + 1.0:
             # This worker slept: what was said meanwhile still waits to be heard.
-            self._heard.clear()
+            self._asked.clear()
         self._looked = now
-        self._heard = {worker: self._heard.get(worker, now) for worker in workers}
-        silent = {w: now - at for w, at in self._heard.items() if now - at >= self.silence_s}
+        self._asked = {worker: self._asked.get(worker, now) for worker in workers}
+        silent = {w: now - at for w, at in self._asked.items() if now - at >= self.silence_s}
         return [worker for worker in workers if worker not in silent], silent

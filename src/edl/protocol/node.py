@@ -154,7 +154,7 @@ class Node:
                 done.append(effect)
 
     def _to_self(self, message: m.Message, now: float) -> list[Effect]:
-        # Keys travel both ways: another member's is for the worker, our own for the leader.
+        # Another member's key is for the worker, our own for the leader.
         relayed = isinstance(message, m.RendezvousKey) and message.worker != self.me.worker
         if self.leader is not None and isinstance(message, _FOR_LEADER) and not relayed:
             return self.leader.on_message(LOCAL, message, now)
@@ -185,8 +185,9 @@ class Node:
 
     def _yield_to(self, known: Known) -> list[Effect]:
         """Another worker leads, by the store's word."""
-        led, self.leader = self.leader is not None, None
-        if led and self.worker.state is State.LEAVING:
+        led, was_over = self.leader is not None, self.leader is not None and self.leader.over
+        self.leader, self._over = None, self._over or was_over
+        if led and (self.worker.state is State.LEAVING or (was_over and self.standing.ended)):
             # Its word that it has taken over may be lost; the store's is as good.
             return [MayGo()]
         quiet: list[Effect] = [Announce(generation=0, switch_step=0, token=0)] if led else []
@@ -353,7 +354,7 @@ class Node:
             return self.worker.out("it was scaled in") if self.worker.stuck else [MayGo()]
         from_leader = peer == self._link
         if from_leader and self.following is not None:
-            self._liveness.heard(self.following, now)
+            self._liveness.heard(self.following)
         if from_leader:
             return self.worker.on_message(message)
         if self.leader is not None:
@@ -388,7 +389,8 @@ class Node:
             return effects if led else [*effects, MayGo()]
         self.election.may_lead = True
         self._heir = target.leader == self.me.worker
-        if target.leader != self.following and target.leader != self.me.worker:
+        outdated = self.election.outdates(target.token)
+        if target.leader not in (self.following, self.me.worker) and not outdated:
             successor = target.member(target.leader)
             effects += self._follow(successor.worker, successor.address)
         return effects

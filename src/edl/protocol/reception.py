@@ -79,7 +79,9 @@ class Reception:
         adjustment = self.conductor.adjustment
         if adjustment is not None and adjustment.request_id == request_id:
             return self.voice.accept(request_id, peer)
-        if self.conductor.over or self.conductor.stopping:
+        # What became of one that is recorded turns out when the recovery does.
+        recorded = any(deed.request_id == request_id for deed in self.conductor.deeds)
+        if self.conductor.over or (self.conductor.stopping and not recorded):
             reason = self.conductor.stopping or "the job is over"
             return self.voice.final(m.Finished(request_id=request_id, reason=reason), peer)
         reason = ""

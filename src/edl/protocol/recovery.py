@@ -11,7 +11,7 @@ nothing new is drawn; and whoever is counted as lost is told so only once that i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from edl.protocol import messages as m
@@ -27,6 +27,11 @@ __all__ = ["Recovery", "Stage"]
 SETTLE_S = 0.2
 # Between two attempts to build what is left: the reason may need a moment to show.
 AGAIN_S = 0.2
+# A build that took too long gets twice the time at the next attempt, up to so many times: where
+# messages are slow, attempts of one length would all fail.
+PATIENCE_MAX = 8
+# More than this between two ticks: this worker itself slept, or its processor was taken away.
+SLEPT_S = 1.0
 
 
 class Stage(Enum):
@@ -69,6 +74,8 @@ class Recovery:
         self._missing: list[WorkerId] = []  # lost in the present recovery
         self._began = 0.0
         self._due = 0.0
+        self._ticked: float | None = None
+        self._patience = 1  # how many times the usual time a build has
 
     @property
     def active(self) -> bool:
@@ -195,7 +202,7 @@ class Recovery:
         )
         self.stage, self.keys, self._waiting = Stage.BUILDING, {}, set(left)
         self._briefed = {worker for worker in left if worker in self.voice.peers}
-        self._due = now + conductor.settings.build_timeout_s
+        self._due = now + conductor.settings.build_timeout_s * self._patience
         told = self.voice.tell("recovery.building", target=self.target.number, workers=len(left))
         return [*effects, *self.voice.to(left, m.Prepare(generation=self.target)), *told]
 
@@ -242,7 +249,7 @@ class Recovery:
 
     def _resume(self, target: Generation, now: float) -> list[Effect]:
         effects = self.conductor.on_mended(target, now)
-        self.stage, self._waiting = Stage.RESUMING, set(target.workers())
+        self.stage, self._waiting, self._patience = Stage.RESUMING, set(target.workers()), 1
         self._stuck.clear()
         why = "the job went on without this worker"
         out = m.Out(generation=target.number, why=why)
@@ -288,6 +295,14 @@ class Recovery:
         reconnect_s = self.conductor.settings.reconnect_s
         generation = self.conductor.generation
         effects: list[Effect] = []
+        slept_s = now - self._ticked if self._ticked is not None else 0.0
+        self._ticked = now
+        if slept_s > SLEPT_S:
+            # They may have come meanwhile, and still wait to be heard.
+            self._suspects = {
+                worker: replace(suspect, since=min(now, suspect.since + slept_s))
+                for worker, suspect in self._suspects.items()
+            }
         for worker, suspect in list(self._suspects.items()):
             if now - suspect.since >= reconnect_s:
                 del self._suspects[worker]
@@ -297,5 +312,7 @@ class Recovery:
         if effects:
             return effects
         if self.stage in (Stage.SETTLING, Stage.BUILDING) and now >= self._due:
+            if self.stage is Stage.BUILDING:
+                self._patience = min(2 * self._patience, PATIENCE_MAX)
             return self.begin(now)
         return []

@@ -233,6 +233,9 @@ class Worker:
     def _on_prepare(self, generation: Generation, here: int) -> list[Effect]:
         if generation.number <= here or generation.number in self.prepared:
             return []
+        if self._stuck is not None and self.generation is None and not generation.mended:
+            # It was let in once, and its training thread waits for what is left of that.
+            return self.out("what it was let into broke before it had trained")
         # One adjustment at a time: an older one that was never entered was undone unheard.
         stale = sorted(n for n in self.prepared if n < generation.number)
         why = f"generation {generation.number} is prepared instead"
