@@ -241,7 +241,13 @@ def main() -> int:
         print(f"round {number + 1} of {options.rounds}", flush=True)
         for once in rounds:
             folder = Path(tempfile.mkdtemp(prefix="edl-bench-"))
-            once(options, folder, results)
+            try:
+                once(options, folder, results)
+            except SystemExit as why:
+                if once is edl_round:
+                    raise
+                # A rival that lost steps or did not start costs its round alone.
+                print(f"  left out: {why}", flush=True)
             shutil.rmtree(folder)
     print(
         f"{options.model}, {options.optimizer}, wait {options.wait:g} s, malloc {options.malloc}, "
