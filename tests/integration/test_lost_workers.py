@@ -61,6 +61,27 @@ def test_a_lost_worker_is_replaced_and_one_that_left_is_not(
     written.check_replicas()
 
 
+def test_a_job_that_begins_again_has_those_that_were_being_replaced(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    job = start(
+        "journal.py", *journal(log, end), workers=3, keep=3, checkpoint=str(tmp_path / "kept")
+    )
+    until(lambda: job.status().step > 3, "the job to train")
+    pids = {str(worker.id): worker.pid for worker in job.status().workers}
+    os.kill(pids["w1"], signal.SIGKILL)
+    os.kill(pids["w2"], signal.SIGKILL)
+    until(lambda: "w1" not in members(job) and members(job) != set(), "the others to be lost")
+    os.kill(pids["w0"], signal.SIGKILL)
+    until(lambda: job.restarts() == 1 and len(members(job)) == 3, "three workers again", 60.0)
+    end.touch()
+    result = job.wait(120)
+    assert (result.state, result.exit_status) == ("finished", 0)
+    (again,) = [event for event in job.events() if event.what == "job.restarting"]
+    assert "(the last was w0: killed by SIGKILL)" in str(again.fields["why"])
+
+
 def test_a_worker_that_raises_alone_costs_the_job_that_worker(start: Start, log: Path) -> None:
     job = start(
         "raising.py",

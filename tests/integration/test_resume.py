@@ -141,6 +141,28 @@ def test_a_job_whose_workers_are_all_killed_goes_on_by_itself(
     whole.check_batches(batch=50, samples=1003)
 
 
+def test_a_job_whose_checkpoints_are_away_is_not_begun_anew(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    kept, away = tmp_path / "kept", tmp_path / "away"
+    job = start(
+        *("journal.py", "--log", str(log), "--epochs", "400", "--pause", "0.05"),
+        workers=2,
+        checkpoint=str(kept),
+    )
+    await_saved(job, kept, 28)
+    workers = job.status().workers
+    kept.rename(away)
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    result = job.wait(120)
+    assert (result.state, result.restarts) == ("failed", 1), result
+    assert result.first_failure is not None
+    assert "was saved there; bring it back" in result.first_failure.traceback
+    assert not kept.exists()
+    assert list(away.glob("step-*"))
+
+
 def test_checkpoints_of_another_job_are_not_mixed_up_with_this_one(
     start: Start, log: Path, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -174,6 +175,7 @@ def test_a_status_tells_of_checkpoints_and_restarts() -> None:
     assert lasting_fields(0, None) == {"restarts": 0, "checkpoint": None}
     assert lasting_line(0, None) == ""
     noted = Noted(step=21, saved_at=time.time() - 90, error="disk full", failed_step=28, resumed=7)
+    noted = replace(noted, failing_since=14)
     fields = lasting_fields(1, noted)["checkpoint"]
     assert isinstance(fields, dict)
     assert 89 < fields.pop("age_s") < 95
@@ -181,5 +183,5 @@ def test_a_status_tells_of_checkpoints_and_restarts() -> None:
     line = lasting_line(1, noted)
     assert line.startswith("checkpoint of step 21, 1 min 3")
     assert line.endswith(
-        "resumed from step 7; 1 restart; CHECKPOINTS FAIL since step 28: disk full"
+        "resumed from step 7; 1 restart; CHECKPOINTS FAIL since step 14: disk full"
     )

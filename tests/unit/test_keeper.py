@@ -8,12 +8,13 @@ from typing import Any, cast
 import pytest
 
 from edl.config import Settings
-from edl.errors import UsageError
+from edl.errors import CheckpointError, UsageError
 from edl.protocol.progress import Progress, Round
 from edl.protocol.shards import ShardLedger, ShardPart
 from edl.protocol.topology import draw_first
 from edl.runtime.framework import Framework
 from edl.runtime.keeper import Keeper, keeper_of
+from edl.runtime.standing import read_noted
 from edl.runtime.tensorfile import Array, Tensors
 from edl.types import Address, Gpu, Member, WorkerId
 
@@ -48,8 +49,12 @@ def progress_of(*names: str) -> Progress:
     return Progress(me=WorkerId(names[0]), generation=generation, ledger=ledger)
 
 
-def keeper(folder: Path, model: Model, *, resume: bool) -> Keeper:
-    environment = {"EDL_CHECKPOINT": str(folder), "EDL_RESUME": "1" if resume else ""}
+def keeper(folder: Path, model: Model, *, resume: bool, saved: str = "") -> Keeper:
+    environment = {
+        "EDL_CHECKPOINT": str(folder),
+        "EDL_RESUME": "1" if resume else "",
+        "EDL_RESUME_SAVED": saved,
+    }
     settings = Settings(checkpoint_steps=2)
     made = keeper_of(cast("Framework", model), settings, environment)
     assert made is not None
@@ -112,3 +117,65 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     writing.end()
     with pytest.raises(UsageError, match="of step 2"):
         keeper(tmp_path, Model(), resume=False).begin(progress_of("w0"))
+
+
+def write_some(folder: Path) -> None:
+    progress = progress_of("w0")
+    writing = keeper(folder, Model(), resume=False)
+    writing.begin(progress)
+    for _ in range(3):
+        step(progress)
+        writing.boundary(progress, rank=0)
+    writing.end()
+
+
+def test_a_restart_does_not_begin_anew_where_a_checkpoint_was_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "mounted"
+    write_some(folder)
+    folder.rename(tmp_path / "away")
+    with pytest.raises(CheckpointError, match=r"though step 2 was saved there; bring it back"):
+        keeper(folder, Model(), resume=True, saved="2").begin(progress_of("w0"))
+    assert not folder.exists()
+    (tmp_path / "away").rename(folder)
+    again = progress_of("w0")
+    keeper(folder, Model(), resume=True, saved="2").begin(again)
+    assert again.step == 2
+
+
+def test_a_restart_before_the_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    progress = progress_of("w0")
+    keeper(tmp_path / "new", Model(), resume=True).begin(progress)
+    assert progress.step == 0
+
+
+def test_checkpoints_that_are_all_spoiled_are_no_reason_to_begin_anew(tmp_path: Path) -> None:
+    write_some(tmp_path)
+    for path in tmp_path.glob("step-*/*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints in .* can be used"):
+        keeper(tmp_path, Model(), resume=True).begin(progress_of("w0"))
+
+
+def test_it_is_told_how_many_newer_ones_were_passed_over(tmp_path: Path) -> None:
+    folder, job = tmp_path / "kept", tmp_path / "job"
+    job.mkdir()
+    write_some(folder)
+    progress, later = progress_of("w0"), keeper(folder, Model(), resume=True)
+    later.begin(progress)
+    for _ in range(3):
+        step(progress)
+        later.boundary(progress, rank=0)
+    later.end()
+    _, newest = sorted(folder.glob("step-*"))
+    (newest / "model.safetensors").write_bytes(b"")
+    environment = {
+        "EDL_CHECKPOINT": str(folder),
+        "EDL_RESUME": "1",
+        "EDL_JOB_DIR": str(job),
+    }
+    made = keeper_of(cast("Framework", Model()), Settings(checkpoint_steps=2), environment)
+    assert made is not None
+    made.begin(progress_of("w0"))
+    noted = read_noted(job)
+    assert noted is not None
+    assert (noted.resumed, noted.passed_over) == (2, 1)

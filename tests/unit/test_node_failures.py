@@ -85,7 +85,7 @@ def test_a_survivor_takes_the_lease_and_makes_a_generation_of_the_rest_at_once()
     (contest,) = steps(machine, LOST, VACANT)
     assert isinstance(contest, StoreSwap)
     effects = steps(machine, won())
-    assert BreakGroup(number=1, why="w0 is lost: it led, and is gone") in effects
+    assert BreakGroup(number=1, why="w0 is lost: it led, and answers no more") in effects
     assert BuildGroup(generation=mended(2, 0)) in effects
 
 

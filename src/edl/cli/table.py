@@ -115,7 +115,7 @@ def lasting_line(restarts: int, noted: Noted | None) -> str:
     if restarts:
         parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
     if noted is not None and noted.error:
-        parts.append(f"CHECKPOINTS FAIL since step {noted.failed_step}: {noted.error}")
+        parts.append(f"CHECKPOINTS FAIL since step {noted.failing_since}: {noted.error}")
     return "; ".join(parts)
 
 

@@ -93,6 +93,8 @@ class CheckpointNews:
         found: list[News] = []
         if now.resumed is not None and now.resumed_by != told.resumed_by:
             who: dict[str, str | int | float] = {"worker": now.resumed_by}
+            if now.passed_over:
+                who["passed_over"] = now.passed_over
             found.append(("job.resumed", now.resumed, {"from_step": now.resumed, **who}))
         elif now.step is not None and now.saved_at != told.saved_at:
             found.append(("checkpoint.saved", now.step, {}))

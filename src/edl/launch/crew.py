@@ -15,6 +15,7 @@ from edl.launch.environment import checkpoint_environment, worker_environment
 from edl.launch.jobs import JobFolder
 from edl.launch.slots import SlotBook
 from edl.protocol.messages import Joiner
+from edl.runtime.standing import read_noted
 from edl.types import WorkerId
 
 __all__ = ["Crew"]
@@ -48,7 +49,10 @@ class Crew:
     ) -> Iterator[WorkerId]:
         """One after the other; OSError when the machine refuses one. `again`: after a restart."""
         together = len(self._processes.alive()) + len(joiners)
-        checkpoints = checkpoint_environment(self._spec, again=again)
+        noted = read_noted(self._folder.path)
+        checkpoints = checkpoint_environment(
+            self._spec, again=again, saved=noted.step if noted is not None else None
+        )
         for joiner in joiners:
             environment = worker_environment(
                 {**os.environ, **self._spec.env, **checkpoints, **self._environment},

@@ -108,6 +108,10 @@ class Ending:
         """What a process that ended by itself has left about it."""
         return None if by_signal(ended.status) else read_note(self._folder, ended.worker)
 
+    def last_failure(self) -> Failure | None:
+        """Of whoever was lost last, which is what ended a job that had lost others before."""
+        return self._failure(self._failures[-1]) if self._failures else None
+
     def result(self, seconds: float, *, restarts: int = 0) -> Result:
         state, status, why = self._outcome()
         told = self._failures[:FAILURES_TOLD]

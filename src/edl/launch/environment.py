@@ -20,13 +20,19 @@ def checkpoint_place(spec: JobSpec) -> str:
     return os.path.abspath(os.path.expanduser(where)) if where and local else where
 
 
-def checkpoint_environment(spec: JobSpec, *, again: bool = False) -> dict[str, str]:
-    """Where checkpoints go, and whether the job goes on from one; `again`: after a restart."""
+def checkpoint_environment(
+    spec: JobSpec, *, again: bool = False, saved: int | None = None
+) -> dict[str, str]:
+    """Where checkpoints go, and whether the job goes on from one.
+
+    `again`: after a restart; `saved`: the step of the last one that it wrote before.
+    """
     if not spec.checkpoint:
         return {}
     return {
         "EDL_CHECKPOINT": checkpoint_place(spec),
         "EDL_RESUME": "1" if spec.resume or again else "",
+        "EDL_RESUME_SAVED": str(saved) if again and saved is not None else "",
     }
 
 

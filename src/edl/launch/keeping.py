@@ -55,6 +55,11 @@ class Keeping:
         self._asking = count
         return count
 
+    @property
+    def lost(self) -> int:
+        """How many of those that are to be kept are lost, and not replaced yet."""
+        return min(self._missing, self._target)
+
     def on_joined(self, workers: Iterable[WorkerId], now: float) -> None:
         joined = list(workers)
         self._asking = 0
@@ -100,6 +105,10 @@ class Replacer:
 
     def on_lost(self, worker: WorkerId, now: float) -> None:
         self._keeping.on_lost(worker, now)
+
+    @property
+    def lost(self) -> int:
+        return self._keeping.lost
 
     def on_tick(self, members: int, now: float) -> None:
         count = self._keeping.wanted(members, now)

@@ -376,8 +376,8 @@ class Life:
         self.follower.close()
         self.status = None
         self._see(replace(self._seen, step=result.steps, restarts=again.number))
-        first = result.first_failure
-        why = f"{result.why} ({first.worker}: {first.reason})" if first else result.why
+        last = self._ending.last_failure()
+        why = f"{result.why} (the last was {last.worker}: {last.reason})" if last else result.why
         self.history.note(
             "job.restarting",
             step=result.steps,
@@ -387,12 +387,12 @@ class Life:
         )
 
     def _begin_again(self) -> None:
-        """With as many workers as the last generation had."""
+        """With as many workers as the last generation had, and those that were being replaced."""
         self._due = None
         self.service.forget()
-        most = self._spec.max_workers or self._census.size
+        count = max(self._census.size, self._spec.min_workers, self._replacer.lost)
         try:
-            self._new_run(min(max(self._census.size, self._spec.min_workers), most))
+            self._new_run(min(count, self._spec.max_workers or count))
         except Refused as error:
             self._ending.fail_without_worker(f"the job could not be started again: {error}")
             self._conclude(self._result())

@@ -233,7 +233,7 @@ class Leader:
         self.recovery.expect(generation.workers(), now)
         if lost is None or lost == self.me or lost not in generation:
             return [*told, *self.recovery.begin(now)]
-        return [*told, *self.recovery.on_lost(lost, "it led, and is gone", now)]
+        return [*told, *self.recovery.on_lost(lost, "it led, and answers no more", now)]
 
     def handover(self, now: float) -> m.Handover:
         """What the successor needs; the open switch is its to finish."""

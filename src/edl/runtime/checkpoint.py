@@ -220,6 +220,11 @@ class CheckpointFolder:
             ) from unread
         return None
 
+    @property
+    def passed_over(self) -> int:
+        """How many were found that cannot be used."""
+        return len(self._spoiled)
+
     def _pass_over(self, name: str, why: str) -> None:
         self._spoiled.add(name)
         _log.warning("checkpoint.passed_over %s/%s: %s", self.where, name, why)

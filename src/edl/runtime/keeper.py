@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edl.config import Settings
-from edl.errors import UsageError
+from edl.errors import CheckpointError, UsageError
 from edl.protocol.progress import Progress
 from edl.runtime.checkpoint import Checkpoint, CheckpointFolder
 from edl.runtime.clock import wall
@@ -38,24 +38,32 @@ class Keeper:
         settings: Settings,
         *,
         resume: bool,
+        saved: int | None = None,
         job_folder: Path | None = None,
     ) -> None:
-        """`job_folder`: where to tell how it stands; None: this machine has none of this job."""
+        """`job_folder`: where to tell how it stands; None: this machine has none of this job.
+
+        `saved`: the job is started again by itself, and had a checkpoint of this step.
+        """
         self._folder = folder
         self._framework = framework
         self._settings = settings
         self._resume = resume
+        self._saved = saved
         self._job_folder = job_folder
         self._resumed: int | None = None
         self._saver: Saver | None = None
 
     def begin(self, progress: Progress) -> None:
         """On the first generation's source, before anybody takes its state."""
-        self._folder.prepare()
         found: Checkpoint | None = None
         if self._resume:
+            # Before the folder is made: one that has vanished may be a disk not mounted now.
             found = self._folder.latest()
-        elif steps := self._folder.steps():
+            if found is None:
+                self._check_that_none_was_lost()
+        self._folder.prepare()
+        if not self._resume and (steps := self._folder.steps()):
             raise UsageError(
                 f"{self._folder.where} holds checkpoints, the last one of step {steps[-1]}; go on "
                 "from it with --resume, or give another --checkpoint folder"
@@ -67,7 +75,26 @@ class Keeper:
             self._framework.install(found.tensors, found.extra["framework"])
             self._resumed = found.step
             if self._job_folder is not None:
-                note_resumed(self._job_folder, found.step, found.time, progress.me)
+                note_resumed(
+                    self._job_folder,
+                    found.step,
+                    found.time,
+                    progress.me,
+                    passed_over=self._folder.passed_over,
+                )
+
+    def _check_that_none_was_lost(self) -> None:
+        """To begin anew where work was saved would throw it away."""
+        if self._saved is not None:
+            raise CheckpointError(
+                f"{self._folder.where} has no usable checkpoint, though step {self._saved} was "
+                "saved there; bring it back (a disk that is not mounted?) and go on with --resume"
+            )
+        if steps := self._folder.steps():
+            raise CheckpointError(
+                f"none of the {len(steps)} checkpoints in {self._folder.where} can be used (the "
+                "reasons are above); give another --checkpoint folder, or remove them to begin anew"
+            )
 
     def boundary(self, progress: Progress, *, rank: int) -> None:
         """A step is committed here."""
@@ -129,11 +156,12 @@ def keeper_of(
     if not url:
         return None
     folder = CheckpointFolder(url, keep=max(1, settings.checkpoint_keep))
-    job = known.get("EDL_JOB_DIR", "")
+    job, saved = known.get("EDL_JOB_DIR", ""), known.get("EDL_RESUME_SAVED", "")
     return Keeper(
         folder,
         framework,
         settings,
         resume=known.get("EDL_RESUME", "") == "1",
+        saved=int(saved) if saved else None,
         job_folder=Path(job) if job else None,
     )

@@ -27,8 +27,10 @@ class Noted:
     saved_at: float = 0.0
     error: str = ""  # why the last attempt failed; empty once one has succeeded
     failed_step: int = 0
+    failing_since: int = 0  # the first step of those that failed in a row
     resumed: int | None = None  # the step that the job went on from
     resumed_by: str = ""  # the worker that read it
+    passed_over: int = 0  # newer ones that could not be used
 
 
 def read_noted(folder: Path) -> Noted | None:
@@ -44,11 +46,14 @@ def note_saved(folder: Path, step: int, at: float) -> None:
 
 
 def note_failed(folder: Path, step: int, error: str) -> None:
-    _write(folder, replace(_known(folder), error=error, failed_step=step))
+    known = _known(folder)
+    since = known.failing_since if known.error else step
+    _write(folder, replace(known, error=error, failed_step=step, failing_since=since))
 
 
-def note_resumed(folder: Path, step: int, at: float, worker: str) -> None:
-    known = replace(_known(folder), resumed=step, resumed_by=worker)
+def note_resumed(folder: Path, step: int, at: float, worker: str, *, passed_over: int) -> None:
+    known = _known(folder)
+    known = replace(known, resumed=step, resumed_by=worker, passed_over=passed_over)
     _write(folder, replace(known, step=step, saved_at=at, error=""))
 
 
