@@ -72,6 +72,18 @@ def step(progress: Progress) -> int:
     return sum(samples.values())
 
 
+def train(progress: Progress, kept: Keeper, steps: int = 3, *, rank: int = 0) -> None:
+    kept.begin(progress)
+    for _ in range(steps):
+        step(progress)
+        kept.boundary(progress, rank=rank)
+    kept.end()
+
+
+def write_some(folder: Path) -> None:
+    train(progress_of("w0"), keeper(folder, Model(), resume=False))
+
+
 def test_no_folder_no_keeper() -> None:
     assert keeper_of(cast("Framework", Model()), Settings(), {}) is None
 
@@ -98,35 +110,14 @@ def test_others_go_on_with_what_was_in_hand(tmp_path: Path) -> None:
 
 def test_only_the_first_rank_writes(tmp_path: Path) -> None:
     progress = progress_of("w0", "w1")
-    silent = keeper(tmp_path, Model(), resume=False)
-    silent.begin(progress)
-    for _ in range(4):
-        step(progress)
-        silent.boundary(progress, rank=1)
-    silent.end()
+    train(progress, keeper(tmp_path, Model(), resume=False), 4, rank=1)
     assert not list(tmp_path.glob("step-*"))
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
-    progress = progress_of("w0")
-    writing = keeper(tmp_path, Model(), resume=False)
-    writing.begin(progress)
-    for _ in range(3):
-        step(progress)
-        writing.boundary(progress, rank=0)
-    writing.end()
+    write_some(tmp_path)
     with pytest.raises(UsageError, match="of step 2"):
         keeper(tmp_path, Model(), resume=False).begin(progress_of("w0"))
-
-
-def write_some(folder: Path) -> None:
-    progress = progress_of("w0")
-    writing = keeper(folder, Model(), resume=False)
-    writing.begin(progress)
-    for _ in range(3):
-        step(progress)
-        writing.boundary(progress, rank=0)
-    writing.end()
 
 
 def test_a_restart_does_not_begin_anew_where_a_checkpoint_was_saved(tmp_path: Path) -> None:
@@ -160,12 +151,7 @@ def test_it_is_told_how_many_newer_ones_were_passed_over(tmp_path: Path) -> None
     folder, job = tmp_path / "kept", tmp_path / "job"
     job.mkdir()
     write_some(folder)
-    progress, later = progress_of("w0"), keeper(folder, Model(), resume=True)
-    later.begin(progress)
-    for _ in range(3):
-        step(progress)
-        later.boundary(progress, rank=0)
-    later.end()
+    train(progress_of("w0"), keeper(folder, Model(), resume=True))
     _, newest = sorted(folder.glob("step-*"))
     (newest / "model.safetensors").write_bytes(b"")
     environment = {
