@@ -27,6 +27,8 @@ def started(out: Path) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        # A shell ignores SIGINT in what it runs in the background, and so would the demo.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
