@@ -63,7 +63,7 @@ class Spans:
 
 
 def watch_everything(spans: Spans) -> None:
-    from edl.collective import gloo
+    from edl.collective import gloo, work
     from edl.runtime import session
     from edl.torch import bucket, dataset, reducer
     from edl.wire import hub
@@ -74,10 +74,10 @@ def watch_everything(spans: Spans) -> None:
         (dataset.Loader, "_fetch", "fetch the batch"),
         (reducer.Reducer, "_on_gradient", "a gradient is there (in backward)"),
         (reducer.Reducer, "_on_backward_end", "backward is over"),
-        (gloo._Rows, "result", ". wait for the record"),
+        (work.Rows, "result", ". wait for the record"),
         (bucket.Bucket, "fill", ". weigh into the bucket"),
         (gloo.GlooGroup, "all_reduce", ". launch the reduction"),
-        (gloo._Work, "wait", ". wait for a collective"),
+        (work.Work, "wait", ". wait for a collective"),
         (bucket.Bucket, "spread", ". hand gradients out"),
         (session.Session, "before_update", "before the update"),
         (session.Session, "end_step", "commit the step"),
