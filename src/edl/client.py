@@ -53,7 +53,7 @@ log = logging.getLogger("edl.client")
 
 # How long a question that only reads may take.
 ANSWER_S = 5.0
-ASK_AGAIN_S = 1.0
+ASK_AGAIN_S = 1.0  # of a leader that may have frozen since
 PAUSE_S = 0.1
 
 Slots = int | str | Sequence[str | Gpu]
