@@ -16,14 +16,11 @@ its time is up, so it is carried out at most once.
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from edl.errors import (
@@ -39,17 +36,16 @@ from edl.launch.access import Access
 from edl.launch.adjusting import Adjuster
 from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder, Result, find_job
-from edl.launch.logs import Tail
 from edl.launch.messages import EndJob
 from edl.launch.seen import Seen, bare_status, last_status
 from edl.launch.slots import listed, parse_slots
+from edl.launch.told import Event, events_of, lines_of
 from edl.protocol import messages as m
+from edl.runtime.auditing import Audit, audit_folder
 from edl.runtime.standing import Noted, read_noted
 from edl.types import Address, Gpu, WorkerId
 
 __all__ = ["Event", "Job", "parse_slots", "run", "scale_in", "scale_out"]
-
-log = logging.getLogger("edl.client")
 
 # How long a question that only reads may take.
 ANSWER_S = 5.0
@@ -57,19 +53,6 @@ ASK_AGAIN_S = 1.0  # of a leader that may have frozen since
 PAUSE_S = 0.1
 
 Slots = int | str | Sequence[str | Gpu]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One line of a job's history; `time` is the wall time at which the launcher heard of it."""
-
-    time: float
-    seq: int
-    what: str
-    request_id: str
-    generation: int
-    step: int
-    fields: dict[str, str | int | float]
 
 
 class Job:
@@ -152,40 +135,21 @@ class Job:
         """How often the job began again because no worker was left."""
         return Seen.read(self._folder).restarts if self._folder else 0
 
+    def audit(self) -> Audit:
+        """Whether each sample of each epoch was used exactly once, by the job's own log."""
+        return audit_folder(self._files().path)
+
     def checkpoint(self) -> Noted | None:
         """How it stands with the job's checkpoints; None while there is nothing to tell."""
         return read_noted(self._folder.path) if self._folder else None
 
     def events(self, since: int = 0, follow: bool = False) -> Iterator[Event]:
         """The job's history after event number `since`; `follow`: until the job is over."""
-        tail = Tail(self._files().events_file)
-        for line in self._growing(lambda rest: tail.lines(rest=rest), follow=follow):
-            try:
-                event = Event(**json.loads(line))
-            except (ValueError, TypeError):
-                # A launcher that was killed may have left half a line.
-                log.warning("events of job %s: a line cannot be read: %.80r", self.name, line)
-                continue
-            if event.seq > since:
-                yield event
+        return events_of(self._files(), since=since, follow=follow)
 
     def logs(self, worker: str | None = None, follow: bool = False) -> Iterator[str]:
         """Lines of one worker's output, or of everybody's with the worker's id before each."""
-        folder = self._files()
-        if worker is not None and worker not in folder.workers():
-            have = ", ".join(folder.workers()) or "none yet"
-            raise UsageError(f"job {self.name} has no worker {worker!r}; there is {have}")
-        tails: dict[str, Tail] = {}
-
-        def more(rest: bool) -> list[str]:
-            lines: list[str] = []
-            for name in folder.workers() if worker is None else [worker]:
-                tail = tails.setdefault(name, Tail(folder.log(name)))
-                prefix = f"{name} | " if worker is None else ""
-                lines += [prefix + line for line in tail.lines(rest=rest)]
-            return lines
-
-        yield from self._growing(more, follow=follow)
+        return lines_of(self._files(), worker=worker, follow=follow)
 
     # -- changing --------------------------------------------------------------------------
 
@@ -293,15 +257,6 @@ class Job:
             raise UsageError(f"job {self.name} was given by its store, so its files are not known")
         return self._folder
 
-    def _growing(self, more: Callable[[bool], list[str]], *, follow: bool) -> Iterator[str]:
-        while True:
-            # Asked before reading: what is written until the end is then read below.
-            alive = follow and self.running()
-            yield from more(not alive)
-            if not alive:
-                return
-            threading.Event().wait(PAUSE_S)
-
     def _adjuster(self, request_id: str, wait: bool) -> Adjuster:
         return Adjuster(
             self._access,
@@ -344,6 +299,7 @@ def run(
     grace_s: float = 0.0,
     store: str = "",
     host: str = "127.0.0.1",
+    audit: bool = True,
     env: dict[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Job:
@@ -370,6 +326,7 @@ def run(
         grace_s=grace_s,
         store=store,
         host=host,
+        audit=audit,
         env=env or {},
     )
     job = Job(detached.start(spec), timeout_s=timeout_s)

@@ -9,6 +9,7 @@ EdlError
 |   |   +-- WrongCertificate    nor show a certificate that TLS accepts
 |   +-- GroupBroken     a collective group that can no longer be used
 +-- StoreError          the coordination store: unreachable or contradictory
++-- DataError           a file of the dataset: vanished, shorter than it was, or not what it says
 +-- CheckpointError     a checkpoint that could not be written or read; training is not harmed
 +-- AdjustmentFailed    an adjustment that was undone; the job trains on as before
 +-- TimedOut            nobody answered, or the work was not done, in the time given
@@ -23,6 +24,7 @@ from __future__ import annotations
 __all__ = [
     "AdjustmentFailed",
     "CheckpointError",
+    "DataError",
     "EdlError",
     "GroupBroken",
     "JobFailed",
@@ -73,6 +75,10 @@ class GroupBroken(PeerError):
 
 class StoreError(EdlError):
     """The coordination store is unreachable or contradicts itself."""
+
+
+class DataError(EdlError):
+    """A file of the dataset cannot be read; the message names it."""
 
 
 class CheckpointError(EdlError):

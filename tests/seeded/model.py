@@ -47,7 +47,7 @@ def indexes_of(ledger: MapLedger | ShardLedger, part: Slice | ShardPart | None) 
     if isinstance(part, Slice) and isinstance(ledger, MapLedger):
         return tuple(ledger.indexes(part))
     if isinstance(part, ShardPart) and isinstance(ledger, ShardLedger):
-        starts = [0, *accumulate(ledger.lengths)]
+        starts = [0, *accumulate(ledger.table.lengths)]
         return tuple(
             starts[piece.partition] + piece.offset + index
             for piece in part.pieces

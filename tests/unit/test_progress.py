@@ -155,7 +155,7 @@ def test_a_newcomer_takes_over_step_and_ledger() -> None:
 
 
 def test_a_newcomer_with_other_data_is_told_so() -> None:
-    with pytest.raises(UsageError, match="w1 has a dataset of 30 samples with batch_size 4"):
+    with pytest.raises(UsageError, match="a dataset of 30 samples with batch_size 4"):
         progress(1, samples=30).adopt(progress().snapshot())
 
 

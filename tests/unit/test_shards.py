@@ -88,5 +88,5 @@ def test_every_sample_is_used_once_whoever_comes_and_goes(data: st.DataObject) -
             for piece in part.pieces:
                 used.update((piece.partition, piece.offset + i) for i in range(piece.length))
         ledger = ledger.committed({worker: part.count for worker, part in parts.items()})
-        assert ShardLedger.restored(ledger.snapshot()) == ledger
+        assert ShardLedger.restored(ledger.snapshot(), ledger.table) == ledger
     assert used == Counter((i, j) for i, length in enumerate(lengths) for j in range(length))

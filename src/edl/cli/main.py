@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias
 
 from edl import __version__
-from edl.cli import job, run
+from edl.cli import audit, job, run
 from edl.cli.output import MODES
 from edl.errors import EdlError, UsageError
 
@@ -126,6 +126,9 @@ def add_lasting(parser: Parser) -> None:
         "--checkpoint", metavar="URL", help="write checkpoints to this folder or URL"
     )
     parser.add_argument(
+        "--no-audit", action="store_true", help="keep no log of used samples for `edl audit`"
+    )
+    parser.add_argument(
         "--resume", action="store_true", help="go on from the last checkpoint there"
     )
     parser.add_argument(
@@ -194,6 +197,16 @@ def add_reading(commands: Commands) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
     parser.add_argument("--request", metavar="ID", help="of this request only")
     parser.add_argument("--since", type=int, default=0, metavar="SEQ", help="after this number")
+
+    parser = add(
+        commands,
+        "audit",
+        "prove that each sample of an epoch was used exactly once, or name one that was not",
+        audit.audit,
+        "edl audit mnist\nedl audit mnist --json",
+    )
+    add_job(parser)
+    add_json(parser)
 
 
 def add_changing(commands: Commands) -> None:

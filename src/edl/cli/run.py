@@ -143,6 +143,7 @@ def run(options: argparse.Namespace) -> int:
         grace_s=options.grace or 0.0,
         store=store_url(options.store),
         host=options.host,
+        audit=not options.no_audit,
     )
     if options.detach:
         print(detached.start(spec))

@@ -42,6 +42,7 @@ class JobSpec:
     grace_s: float = 0.0  # between SIGTERM to a worker and its forced exit; 0: unlimited
     keep: int = 0  # lost workers are replaced while there are fewer; 0: never
     max_restarts: int | None = None  # when nobody survived; None: see `restarts`
+    audit: bool = True  # keep a log of the samples that were used
     env: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:

@@ -45,19 +45,22 @@ class Crew:
         self._pids: dict[WorkerId, int] = {}
 
     def start(
-        self, joiners: Sequence[Joiner], request_id: str, *, run: str, founders: int, again: bool
+        self, joiners: Sequence[Joiner], request_id: str, *, run: str, founders: int, attempt: int
     ) -> Iterator[WorkerId]:
-        """One after the other; OSError when the machine refuses one. `again`: after a restart."""
+        """One after the other; OSError when the machine refuses one. `attempt`: restarts so far."""
         together = len(self._processes.alive()) + len(joiners)
         noted = read_noted(self._folder.path)
-        checkpoints = checkpoint_environment(
-            self._spec, again=again, saved=noted.step if noted is not None else None
+        data = checkpoint_environment(
+            self._spec, again=attempt > 0, saved=noted.step if noted is not None else None
         )
+        if not self._spec.audit:
+            data["EDL_AUDIT"] = "0"
         for joiner in joiners:
             environment = worker_environment(
-                {**os.environ, **self._spec.env, **checkpoints, **self._environment},
+                {**os.environ, **self._spec.env, **data, **self._environment},
                 folder=self._folder,
                 run=run,
+                attempt=attempt,
                 settings=self._settings,
                 joiner=joiner,
                 request_id=request_id,

@@ -145,7 +145,7 @@ class Life:
             request_id,
             run=self.run,
             founders=len(self.founders),
-            again=self._restarts.count > 0,
+            attempt=self._restarts.count,
         )
         for worker in started:
             self._census.on_started(worker, request_id)

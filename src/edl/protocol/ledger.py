@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edl.errors import UsageError
 from edl.protocol.permutation import Permutation
 from edl.protocol.topology import part_of, split
 from edl.types import WorkerId
 
-__all__ = ["MapLedger", "Slice"]
+__all__ = ["MapLedger", "Slice", "check_same_data"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,19 @@ class Slice:
     epoch: int
     start: int
     count: int
+
+
+def check_same_data(
+    values: Mapping[str, Any], *, kind: str, samples: int, batch: int, table: str = ""
+) -> None:
+    """Whether a snapshot is of the data that this worker has opened."""
+    same = values["kind"] == kind and values.get("table", "") == table
+    if not same or (values["samples"], values["batch"]) != (samples, batch):
+        raise UsageError(
+            f"this worker has a dataset of {samples} samples with batch_size {batch}, the job one "
+            f"of {values['samples']} with {values['batch']}"
+            f"{'' if same else ', partitioned otherwise'}; every worker must open the same data"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +60,13 @@ class MapLedger:
         """How many samples of an epoch are used at all."""
         return self.samples - self.samples % self.batch if self.drop_last else self.samples
 
+    def remaining(self) -> int:
+        """Samples of this epoch that nobody has used yet."""
+        return self.usable() - self.position
+
     def step_size(self) -> int:
         """The aggregate batch of the next step: B, or what an epoch's end leaves of it."""
-        return min(self.batch, self.usable() - self.position)
+        return min(self.batch, self.remaining())
 
     def epoch_over(self) -> bool:
         return self.position >= self.usable()
@@ -107,6 +125,11 @@ class MapLedger:
             "epoch": self.epoch,
             "position": self.position,
         }
+
+    def like(self, values: Mapping[str, Any]) -> MapLedger:
+        """The ledger that these values are of; UsageError unless it is of the same data."""
+        check_same_data(values, kind="map", samples=self.samples, batch=self.batch)
+        return self.restored(values)
 
     @staticmethod
     def restored(values: Mapping[str, Any]) -> MapLedger:

@@ -19,7 +19,7 @@ from edl.protocol.shards import ShardLedger, ShardPart
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
-__all__ = ["Ledger", "Progress", "Round", "StepPlan", "Verdict"]
+__all__ = ["Ledger", "Progress", "Round", "StepPlan", "Switch", "Verdict"]
 
 
 Ledger = MapLedger | ShardLedger
@@ -57,6 +57,14 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A change of generation that is announced, and the first step in it."""
+
+    step: int
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What happens at the boundary after a committed step."""
 
@@ -68,14 +76,17 @@ class Verdict:
 class Progress:
     """Step, generation and ledger of one worker."""
 
-    def __init__(self, *, me: WorkerId, generation: Generation, ledger: Ledger) -> None:
+    def __init__(
+        self, *, me: WorkerId, generation: Generation, ledger: Ledger, step: int = 0
+    ) -> None:
         self.me = me
         # The ledger as of the last commit. A generation in which nothing was committed leaves no
         # trace in it: survivors that moved through one hold what the others hold.
         self._settled: Ledger = ledger
         self.ledger: Ledger = ledger
-        self.step = 0
+        self.step = step
         self.ended = False
+        self.announced: Switch | None = None  # what the last round announced for later
         self._prepared: dict[int, Generation] = {}
         self._take_place(generation)
 
@@ -92,6 +103,10 @@ class Progress:
     def verdict(self, records: Sequence[StepRecord]) -> Verdict:
         """What the latest round announces for the step that comes next."""
         word = loudest(records)
+        coming = self._prepared.get(word.generation) if word is not None else None
+        self.announced = None
+        if word is not None and coming is not None and coming.number > self.generation.number:
+            self.announced = Switch(step=word.switch_step, generation=coming)
         if word is None or word.switch_step > self.step:
             return Verdict()
         if word.generation == STOP:
@@ -182,17 +197,7 @@ class Progress:
 
     def adopt(self, values: dict[str, Any]) -> None:
         """Take over the source's step and ledger; the dataset must be the same one."""
-        theirs: Ledger = (
-            MapLedger.restored(values) if values["kind"] == "map" else ShardLedger.restored(values)
-        )
-        mine = self.ledger
-        same = type(theirs) is type(mine)
-        if not same or (theirs.samples, theirs.batch) != (mine.samples, mine.batch):
-            raise UsageError(
-                f"{self.me} has a dataset of {mine.samples} samples with batch_size "
-                f"{mine.batch}, the job one of {theirs.samples} with {theirs.batch}; "
-                "every worker must open the same data"
-            )
+        theirs: Ledger = self.ledger.like(values)
         self._settled = theirs
         self.ledger = theirs.entered(self._workers)
         self.step = values["step"]

@@ -9,15 +9,18 @@ every sample of an epoch is queued, free or used, and in exactly one of these.
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edl.protocol.ledger import check_same_data
 from edl.protocol.permutation import Permutation
 from edl.protocol.topology import split
 from edl.types import WorkerId
 
-__all__ = ["Piece", "ShardLedger", "ShardPart"]
+__all__ = ["Piece", "ShardLedger", "ShardPart", "Table"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,13 +44,35 @@ class ShardPart:
         return sum(piece.length for piece in self.pieces)
 
 
+class Table:
+    """How many samples each partition has. One for all ledgers of a job: a ledger changes at every
+    step, this never does, and there may be a million partitions. Equal tables have one digest."""
+
+    __slots__ = ("digest", "lengths", "samples")
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = array("q", lengths)
+        self.samples = sum(self.lengths)
+        self.digest = hashlib.sha256(self.lengths.tobytes()).hexdigest()[:32]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Table({len(self.lengths)} partitions, {self.samples} samples)"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLedger:
     """Queues, free ranges and position in one epoch. Immutable: a commit makes the next one."""
 
-    lengths: tuple[int, ...]
+    table: Table
     batch: int
     seed: int
+    shuffle: bool  # the order of partitions; each is read from front to back
     epochs: int
     untouched: int  # samples of the partitions that nobody has been handed
     epoch: int = 0
@@ -56,17 +81,25 @@ class ShardLedger:
     queues: tuple[tuple[WorkerId, tuple[Piece, ...]], ...] = ()
 
     @staticmethod
-    def opened(lengths: Sequence[int], *, batch: int, seed: int, epochs: int) -> ShardLedger:
+    def opened(
+        lengths: Sequence[int], *, batch: int, seed: int, epochs: int, shuffle: bool = True
+    ) -> ShardLedger:
         """The ledger at the start of the first epoch."""
+        table = Table(lengths)
         return ShardLedger(
-            lengths=tuple(lengths), batch=batch, seed=seed, epochs=epochs, untouched=sum(lengths)
+            table=table,
+            batch=batch,
+            seed=seed,
+            shuffle=shuffle,
+            epochs=epochs,
+            untouched=table.samples,
         )
 
     # -- what every ledger tells -----------------------------------------------------------
 
     @property
     def samples(self) -> int:
-        return sum(self.lengths)
+        return self.table.samples
 
     def remaining(self) -> int:
         """Samples of this epoch that nobody has used yet."""
@@ -104,6 +137,13 @@ class ShardLedger:
         )
         return replace(ready, queues=queues)
 
+    def used_by(self, used: Mapping[WorkerId, int]) -> tuple[Piece, ...]:
+        """What everybody together uses in the next step."""
+        ready = self._provided([worker for worker, count in used.items() if count])
+        return tuple(
+            piece for worker, queue in ready.queues for piece in _cut(queue, used.get(worker, 0))[0]
+        )
+
     def entered(self, members: Sequence[WorkerId]) -> ShardLedger:
         """Another membership: what a leaver has not read goes first in line."""
         queues = dict(self.queues)
@@ -130,18 +170,21 @@ class ShardLedger:
         queues = {worker: list(queue) for worker, queue in self.queues}
         for worker in carriers:
             queues.setdefault(worker, [])
-        order = Permutation(len(self.lengths), seed=self.seed, epoch=self.epoch)
+        lengths = self.table.lengths
+        order: Permutation | range = range(len(lengths))
+        if self.shuffle:
+            order = Permutation(len(lengths), seed=self.seed, epoch=self.epoch)
         returned, handed, untouched = list(self.returned), self.handed, self.untouched
         shares = split(self.step_size(), len(carriers))
         for worker, share in zip(carriers, shares, strict=True):
             lacking = share - _amount(queues[worker])
-            while lacking > 0 and (returned or handed < len(self.lengths)):
+            while lacking > 0 and (returned or handed < len(lengths)):
                 if returned:
                     piece = returned.pop(0)
                 else:
                     partition = order[handed]
                     handed += 1
-                    piece = Piece(partition, 0, self.lengths[partition])
+                    piece = Piece(partition, 0, lengths[partition])
                     untouched -= piece.length
                 queues[worker].append(piece)
                 lacking -= piece.length
@@ -160,9 +203,11 @@ class ShardLedger:
     def snapshot(self) -> dict[str, Any]:
         return {
             "kind": "shards",
-            "lengths": list(self.lengths),
+            "table": self.table.digest,
+            "samples": self.samples,
             "batch": self.batch,
             "seed": self.seed,
+            "shuffle": int(self.shuffle),
             "epochs": self.epochs,
             "epoch": self.epoch,
             "untouched": self.untouched,
@@ -171,12 +216,25 @@ class ShardLedger:
             "queues": [[worker, [_plain(p) for p in queue]] for worker, queue in self.queues],
         }
 
+    def like(self, values: Mapping[str, Any]) -> ShardLedger:
+        """The ledger that these values are of; UsageError unless it is of the same data."""
+        check_same_data(
+            values,
+            kind="shards",
+            samples=self.samples,
+            batch=self.batch,
+            table=self.table.digest,
+        )
+        return self.restored(values, self.table)
+
     @staticmethod
-    def restored(values: Mapping[str, Any]) -> ShardLedger:
+    def restored(values: Mapping[str, Any], table: Table) -> ShardLedger:
+        """`table`: the one that `values` names by its digest."""
         return ShardLedger(
-            lengths=tuple(values["lengths"]),
+            table=table,
             batch=values["batch"],
             seed=values["seed"],
+            shuffle=bool(values["shuffle"]),
             epochs=values["epochs"],
             epoch=values["epoch"],
             untouched=values["untouched"],

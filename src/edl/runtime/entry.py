@@ -68,8 +68,10 @@ def _enter(progress: Progress) -> Progress:
     return progress
 
 
-def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keeper | None) -> Entry:
-    """A job of one worker in this process, with nobody to ask."""
+def enter_alone(
+    framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keeper | None, *, step: int
+) -> Entry:
+    """A job of one worker in this process, with nobody to ask; `step`: where its data is."""
     member = Member(
         worker=me,
         address=Address("127.0.0.1", 0),
@@ -79,7 +81,7 @@ def enter_alone(framework: Framework, me: WorkerId, ledger: Ledger, keeper: Keep
     )
     generation = draw_first([member], number=1, leader=me, token=0)
     group = framework.build_group(generation, me, Board(lambda key, value: None), "127.0.0.1", 0.0)
-    progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
+    progress = _enter(Progress(me=me, generation=generation, ledger=ledger, step=step))
     if keeper is not None:
         keeper.begin(progress)
     return Entry(
@@ -98,6 +100,7 @@ def enter_job(
     me: WorkerId,
     ledger: Ledger,
     *,
+    step: int,
     began: float,
     keeper: Keeper | None,
 ) -> Entry:
@@ -107,7 +110,7 @@ def enter_job(
     agent.post(ContextReady(context_s=now() - began))
     generation = agent.wait_begun()
     assert generation is not None
-    progress = _enter(Progress(me=me, generation=generation, ledger=ledger))
+    progress = _enter(Progress(me=me, generation=generation, ledger=ledger, step=step))
     source = generation.founding and generation.source == me
     if keeper is not None and source:
         keeper.begin(progress)

@@ -17,7 +17,7 @@ from edl.protocol.progress import StepPlan
 from edl.runtime.piece import Piece
 from edl.runtime.session import Session
 
-__all__ = ["steps"]
+__all__ = ["cut", "steps"]
 
 _Batch = TypeVar("_Batch")
 
@@ -46,7 +46,7 @@ def steps(
     try:
         while not session.over and not ends():
             if progress.ledger.epoch_over():
-                progress.close()
+                session.close_epoch()
             # Also when it is done again: until a step of this loop is committed.
             plan = session.begin_step(first=progress.step == begun)
             if plan is None:
@@ -72,15 +72,21 @@ def steps(
     session.close_loop(reduced=reduced())
 
 
-def _pieces(plan: StepPlan, micro_batch: int | None) -> Iterator[tuple[Piece, int]]:
-    """A share as even pieces of at most `micro_batch` rows, and where each begins."""
-    count = max(1, -(-plan.count // micro_batch)) if micro_batch else 1
-    base, extra = divmod(plan.count, count)
+def cut(count: int, micro_batch: int | None) -> Iterator[tuple[int, int]]:
+    """A share as even pieces of at most `micro_batch` rows: how many, and where each begins."""
+    pieces = max(1, -(-count // micro_batch)) if micro_batch else 1
+    base, extra = divmod(count, pieces)
     start = 0
-    for index in range(count):
+    for index in range(pieces):
         rows = base + (1 if index < extra else 0)
-        yield Piece(index, count, rows, rows / plan.count if plan.count else 1.0), start
+        yield rows, start
         start += rows
+
+
+def _pieces(plan: StepPlan, micro_batch: int | None) -> Iterator[tuple[Piece, int]]:
+    cuts = list(cut(plan.count, micro_batch))
+    for index, (rows, start) in enumerate(cuts):
+        yield Piece(index, len(cuts), rows, rows / plan.count if plan.count else 1.0), start
 
 
 def _by_break(frame: FrameType | None) -> bool:

@@ -17,6 +17,7 @@ from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
 from edl.protocol.topology import Generation
 from edl.runtime.agent import Agent
+from edl.runtime.audit import audit_of
 from edl.runtime.clock import now
 from edl.runtime.framework import Exchange, Framework, Group, Transfer
 from edl.runtime.identity import Identity
@@ -39,6 +40,7 @@ class Rounds:
         self.agent = Agent(identity, framework.build_group) if identity else None
         self.teller = Teller(self.agent)
         self.ledger: Ledger | None = None
+        self._first_step = 0
         self.progress: Progress | None = None
         self.group: Group | None = None
         self.plan: StepPlan | None = None
@@ -60,6 +62,7 @@ class Rounds:
         self._moving: Callable[[], Transfer] | None = None  # state on its way, out or in
         settings = identity.settings if identity else Settings()
         self._keeper = keeper_of(framework, settings)
+        self.audit = audit_of(self.me) if identity else None
         self._mender = Mender(
             framework, self.agent, approximate=bool(settings.approximate_recovery)
         )

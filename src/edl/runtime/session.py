@@ -42,6 +42,10 @@ class Session(Rounds):
             )
         self.ledger = ledger
 
+    def reopen_data(self, ledger: Ledger, *, step: int) -> None:
+        """The data as it was left; a job that is on its way already overrules it."""
+        self.ledger, self._first_step = ledger, step
+
     def enter(self) -> Progress:
         """Wait to be let into the job. Returns at once when that has happened."""
         self.settle()
@@ -53,7 +57,9 @@ class Session(Rounds):
             raise UsageError("this worker has left the job already")
         entry: Entry
         if self.agent is None:
-            entry = enter_alone(self.framework, self.me, self.ledger, self._keeper)
+            entry = enter_alone(
+                self.framework, self.me, self.ledger, self._keeper, step=self._first_step
+            )
         else:
             try:
                 entry = enter_job(
@@ -61,6 +67,7 @@ class Session(Rounds):
                     self.framework,
                     self.me,
                     self.ledger,
+                    step=self._first_step,
                     began=self._began,
                     keeper=self._keeper,
                 )
@@ -225,7 +232,10 @@ class Session(Rounds):
         if entering and group.size > 1:
             source = progress.generation.rank(progress.generation.source)
             self.framework.even_out(group, source, relay)
+        before = progress.ledger
         progress.commit(decided)
+        if self.audit is not None:
+            self.audit.committed(before, progress, decided)
         self._mender.committed()
         if entering and progress.generation.newcomers and self.agent is not None:
             self.agent.discard(group, only_state=True)
@@ -267,7 +277,14 @@ class Session(Rounds):
             self._let_arrive()
         if self.loop_closed:
             self.loop_closed = False
-            self.progress.close()
+            self.close_epoch()
+
+    def close_epoch(self) -> None:
+        """The next step is of the next epoch; what is left of this one stays unused."""
+        assert self.progress is not None
+        if self.audit is not None:
+            self.audit.epoch_over(self.progress.ledger)
+        self.progress.close()
 
     def _leave_step(self, *, reduced: bool) -> None:
         """Left in the middle of a step: done if its gradients were exchanged, else void."""

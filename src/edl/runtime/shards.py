@@ -8,41 +8,21 @@ the step consumes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from edl.errors import UsageError
 from edl.protocol.progress import StepPlan
 from edl.protocol.shards import Piece, ShardLedger, ShardPart
 from edl.runtime.loop import steps
+from edl.runtime.partitions import Partition, Shard, listed_partitions
 from edl.runtime.session import Session
 
-__all__ = ["Partition", "Shard", "ShardGenerator"]
+__all__ = ["ShardGenerator"]
 
 _Batch = TypeVar("_Batch")
 
 # Rows that a worker without a share runs its loop on, as the map-style loader does.
 _STAND_IN = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A run of samples in a file; what an offset counts is the reader's business."""
-
-    path: str
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """Consecutive samples of one partition, to be read now. `index` names the partition."""
-
-    path: str
-    offset: int
-    length: int
-    epoch: int
-    index: int
 
 
 class ShardGenerator:
@@ -59,11 +39,7 @@ class ShardGenerator:
         on_begin: Callable[[], None],
         reduced: Callable[[], bool],
     ) -> None:
-        self.partitions = [
-            part if isinstance(part, Partition) else Partition(*part) for part in partitions
-        ]
-        if not self.partitions or any(part.length < 1 for part in self.partitions):
-            raise UsageError("partitions must be a list of (path, offset, length), each length > 0")
+        self.partitions = listed_partitions(partitions)
         if batch_size < 1 or epochs < 1:
             raise UsageError(f"batch_size={batch_size} and epochs={epochs} must be at least 1")
         self._session = session
@@ -72,6 +48,8 @@ class ShardGenerator:
         self._reduced = reduced
         self._drawn = 0
         lengths = [part.length for part in self.partitions]
+        if session.audit is not None:
+            session.audit.name([(part.path, part.offset, part.length) for part in self.partitions])
         session.open_data(ShardLedger.opened(lengths, batch=batch_size, seed=seed, epochs=epochs))
 
     def __call__(self) -> Iterator[Shard]:

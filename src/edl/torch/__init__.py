@@ -33,11 +33,14 @@ except ImportError as error:
 from torch.utils.data import Dataset
 
 from edl.collective.gloo import check_torch
+from edl.data.source import Source
 from edl.errors import Leave, UsageError
 from edl.runtime.departure import install_signals
 from edl.runtime.identity import identify
-from edl.runtime.shards import Partition, Shard, ShardGenerator
+from edl.runtime.partitions import Partition, Shard
+from edl.runtime.shards import ShardGenerator
 from edl.torch.dataset import Loader as _Loader
+from edl.torch.dataset import Options as _Options
 from edl.torch.optimizer import elastic as _elastic
 from edl.torch.plugin import Plugin as _Plugin
 from edl.torch.reducer import Reduction as _Reduction
@@ -114,7 +117,7 @@ def register(holder: _Registered) -> _Registered:
 
 
 def DataLoader(  # noqa: N802 - it stands where a class would
-    dataset: Dataset[Any],
+    dataset: Dataset[Any] | Source,
     batch_size: int,
     *,
     seed: int = 0,
@@ -123,13 +126,29 @@ def DataLoader(  # noqa: N802 - it stands where a class would
     epochs: int | None = None,
     micro_batch: int | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
+    num_workers: int = 0,
+    prefetch_factor: int | None = None,
+    pin_memory: bool = False,
+    worker_init_fn: Callable[[int], None] | None = None,
+    multiprocessing_context: Any = None,
+    timeout: float = 0.0,
 ) -> _Loader:
     """The elastic loader. `batch_size` is the aggregate batch of all workers together.
 
     With `epochs` one loop runs over all of them; without, one loop is one epoch. A worker whose
     share is larger than `micro_batch` gets it in pieces: the loop's body runs once for each, and
-    only the last one updates the model, so scaling in does not run out of memory.
+    only the last one updates the model, so scaling in does not run out of memory. The arguments
+    from `collate_fn` on are those of torch's DataLoader.
     """
+    options = _Options(
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor,
+        pin_memory=pin_memory,
+        collate_fn=collate_fn,
+        worker_init_fn=worker_init_fn,
+        multiprocessing_context=multiprocessing_context,
+        timeout=timeout,
+    )
     return _Loader(
         _here(),
         dataset,
@@ -139,7 +158,7 @@ def DataLoader(  # noqa: N802 - it stands where a class would
         drop_last=drop_last,
         epochs=epochs,
         micro_batch=micro_batch,
-        collate_fn=collate_fn,
+        options=options,
     )
 
 
@@ -181,7 +200,7 @@ def epochs(count: int) -> Iterator[int]:
         session.settle()
         if progress.ledger.epoch == current and not session.over:
             # The script did not touch the loader in this epoch; it counts all the same.
-            progress.close()
+            session.close_epoch()
 
 
 def notify_batch_end() -> None:

@@ -1,26 +1,55 @@
-"""The elastic loader: a map-style dataset, each sample once an epoch, whoever comes and goes.
+"""The elastic loader: each sample once an epoch, whoever comes and goes.
 
-Owns: which indexes this worker fetches for a step; the ledger says so. Holds: the aggregate batch
-never changes, and neither does the order of samples, however many workers share it.
+Owns: where this worker's batches come from; the ledger says which. Holds: the aggregate batch never
+changes, and neither does the order of samples, however many workers share it; and batches that were
+fetched ahead are used in the step that they are for, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
+from edl.data.source import Source
 from edl.errors import UsageError
-from edl.protocol.ledger import MapLedger, Slice
+from edl.protocol.forecast import Forecast
 from edl.protocol.progress import StepPlan
-from edl.runtime.loop import steps
+from edl.runtime.loop import cut, steps
+from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
 from edl.torch.plugin import Plugin
+from edl.torch.views import view_of
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "Options"]
 
-# Rows of the batch that a worker without a share runs its loop on; two, for BatchNorm's sake.
-_STAND_IN = 2
+# Batches that are read ahead beside the training, where no processes do it.
+_BESIDE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How batches are fetched; the names and meaning are those of torch's DataLoader."""
+
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    collate_fn: Callable[[list[Any]], Any] | None = None
+    worker_init_fn: Callable[[int], None] | None = None
+    multiprocessing_context: Any = None
+    timeout: float = 0.0
+
+    def check(self) -> None:
+        if self.num_workers < 0:
+            raise UsageError(f"num_workers={self.num_workers}: give 0, or more")
+        if self.num_workers == 0 and self.prefetch_factor is not None:
+            raise UsageError(
+                f"prefetch_factor={self.prefetch_factor} without worker processes; give "
+                "num_workers too"
+            )
+        if self.prefetch_factor is not None and self.prefetch_factor < 1:
+            raise UsageError(f"prefetch_factor={self.prefetch_factor}: give at least 1")
 
 
 class Loader:
@@ -29,7 +58,7 @@ class Loader:
     def __init__(
         self,
         plugin: Plugin,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | Source,
         batch_size: int,
         *,
         seed: int,
@@ -37,13 +66,9 @@ class Loader:
         drop_last: bool,
         epochs: int | None,
         micro_batch: int | None,
-        collate_fn: Callable[[list[Any]], Any] | None,
+        options: Options,
     ) -> None:
-        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
-            raise UsageError(
-                f"edl.DataLoader needs a map-style dataset with a length; "
-                f"{type(dataset).__name__} has none"
-            )
+        options.check()
         if batch_size < 1:
             raise UsageError(f"batch_size={batch_size}: the aggregate batch is at least 1")
         if epochs is not None and epochs < 1:
@@ -55,26 +80,25 @@ class Loader:
         self.epochs = epochs
         self.micro_batch = micro_batch
         self._plugin = plugin
-        self._collate = collate_fn or default_collate
-        ledger = MapLedger(
-            samples=len(dataset),
+        self._options = options
+        self._collate = options.collate_fn or default_collate
+        self._view = view_of(
+            dataset,
             batch=batch_size,
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,
             epochs=epochs or 0,
         )
-        if ledger.usable() == 0:
-            raise UsageError(
-                f"a dataset of {len(dataset)} samples gives no step with batch_size="
-                f"{batch_size}{' and drop_last' if drop_last else ''}"
-            )
-        self._usable = ledger.usable()
-        plugin.session.open_data(ledger)
+        self._ahead: Ahead | None = None
+        session = plugin.session
+        if session.audit is not None and isinstance(dataset, Source):
+            session.audit.name([(p.path, p.offset, p.length) for p in dataset.partitions])
+        session.open_data(self._view.ledger)
 
     def __len__(self) -> int:
         """Steps in one epoch; in the whole loop, if it runs over several."""
-        return -(-self._usable // self.batch_size) * (self.epochs or 1)
+        return -(-self._view.ledger.remaining() // self.batch_size) * (self.epochs or 1)
 
     def __iter__(self) -> Iterator[Any]:
         reducer = self._plugin.reducer
@@ -87,19 +111,70 @@ class Loader:
             reduced=lambda: reducer.reduced,
         )
 
-    def _fetch(self, plan: StepPlan, first: int, count: int) -> Any:
+    # -- where the job is ------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the data is used, as of the last committed step: plain values."""
         progress = self._plugin.session.progress
+        if progress is None:
+            return {"step": 0, **self._view.ledger.snapshot()}
+        return progress.snapshot()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there. Before the first batch, and on every worker alike."""
+        session = self._plugin.session
+        if session.progress is not None:
+            raise UsageError("load_state_dict after the first batch: call it before the loop")
+        session.reopen_data(self._view.ledger.like(state), step=int(state["step"]))
+
+    # -- fetching --------------------------------------------------------------------------
+
+    def _fetch(self, plan: StepPlan, first: int, count: int) -> Any:
+        session = self._plugin.session
+        progress = session.progress
         assert progress is not None
-        ledger, part = progress.ledger, plan.part
-        assert isinstance(ledger, MapLedger)
-        if not isinstance(part, Slice):
-            # Real samples, so that the loop's body runs as ever; they are not consumed.
-            rows = min(_STAND_IN, ledger.samples)
-            part = Slice(epoch=ledger.epoch, start=0, count=rows)
-        else:
-            part = Slice(epoch=part.epoch, start=part.start + first, count=count)
-        indexes = ledger.indexes(part)
-        getitems = getattr(self.dataset, "__getitems__", None)
+        key, samples = self._view.wants(progress.ledger.epoch, plan.part, first, count)
+        if self._ahead is None:
+            self._ahead = self._open_ahead()
+        if self._ahead is None:
+            return self._read(samples)
+        batch = self._ahead.get(key)
+        session.ahead = self._ahead.steps_beyond(plan.step)
+        return batch
+
+    def _read(self, samples: list[Any]) -> Any:
+        dataset = self._view.dataset
+        getitems = getattr(dataset, "__getitems__", None)
         if getitems is not None:
-            return self._collate(getitems(indexes))
-        return self._collate([self.dataset[index] for index in indexes])
+            return self._collate(getitems(samples))
+        return self._collate([dataset[sample] for sample in samples])
+
+    def _open_ahead(self) -> Ahead | None:
+        options = self._options
+        if options.num_workers:
+            return ByProcesses(
+                self._foresee,
+                dataset=self._view.dataset,
+                num_workers=options.num_workers,
+                prefetch_factor=options.prefetch_factor,
+                pin_memory=options.pin_memory,
+                collate_fn=self._collate,
+                worker_init_fn=options.worker_init_fn,
+                multiprocessing_context=options.multiprocessing_context,
+                timeout=options.timeout,
+            )
+        return ByThreads(self._foresee, self._read, _BESIDE) if self._reads_files() else None
+
+    def _reads_files(self) -> bool:
+        return isinstance(self.dataset, Source)
+
+    def _foresee(self) -> Iterator[Request]:
+        """This worker's batches from the present step on."""
+        session = self._plugin.session
+        assert session.progress is not None
+        forecast = Forecast(session.progress, epochs=self.epochs or session.teller.epochs)
+        while (step := forecast.next()) is not None:
+            count = step.part.count if step.part is not None else 0
+            for rows, start in cut(count, self.micro_batch):
+                key, samples = self._view.wants(step.epoch, step.part, start, rows)
+                yield Request(key, step.step, samples)

@@ -1,0 +1,62 @@
+"""`edl audit`: was each sample used exactly once?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from edl.launch.jobs import find_job
+from edl.runtime.auditing import Audit, audit_folder
+
+__all__ = ["audit"]
+
+
+def audit(options: argparse.Namespace) -> int:
+    """0 if every sample of every epoch was used exactly once as far as the job came, else 1."""
+    found = audit_folder(find_job(options.job).path)
+    if options.json:
+        print(json.dumps({"job": options.job, "exact": found.exact, **asdict(found)}, indent=2))
+    else:
+        Console().print(_table(found))
+        print(_verdict(found))
+    for torn in found.torn:
+        print(f"note: {torn}; what comes before it counts", file=sys.stderr)
+    return 0 if found.exact else 1
+
+
+def _table(found: Audit) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    names = ("epoch", "state", "steps", "samples", "used once", "twice", "never")
+    for number, name in enumerate(names):
+        table.add_column(name, justify="left" if number == 1 else "right", no_wrap=True)
+    for epoch in found.epochs:
+        table.add_row(
+            str(epoch.epoch),
+            epoch.state,
+            f"{epoch.steps:,}",
+            f"{epoch.samples:,}",
+            f"{epoch.used - epoch.twice * 2:,}",
+            f"{epoch.twice:,}",
+            f"{epoch.never:,}",
+            style="red" if epoch.fault else "",
+        )
+    return table
+
+
+def _verdict(found: Audit) -> str:
+    if found.fault:
+        return f"NOT exactly once: {found.fault}"
+    earlier = sum(epoch.earlier for epoch in found.epochs)
+    begun = f" ({earlier:,} samples were used before its log begins)" if earlier else ""
+    last = found.epochs[-1].state if found.epochs else ""
+    so_far = ", so far" if last == "running" else ""
+    return (
+        f"exactly once{so_far}: {found.steps:,} steps in {len(found.epochs)} epochs{begun}, "
+        f"told alike by the logs of {len(found.logs)} workers"
+    )

@@ -1,0 +1,58 @@
+"""Records of one size: a sample is so many bytes, and lies where its number says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edl.data.files import expand, read_range, size_of
+from edl.data.source import Source
+from edl.errors import UsageError
+from edl.runtime.partitions import Shard, cut_evenly
+
+__all__ = ["Records"]
+
+
+class Records(Source):
+    """Files of fixed-size records; `decode` makes a sample of one record's bytes."""
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        record_bytes: int,
+        header_bytes: int = 0,
+        partition_samples: int | None = None,
+        decode: Callable[[bytes], Any] | None = None,
+    ) -> None:
+        if record_bytes < 1 or header_bytes < 0:
+            raise UsageError(
+                f"record_bytes={record_bytes} and header_bytes={header_bytes}: a record has at "
+                "least 1 byte, a header at least 0"
+            )
+        self._record = record_bytes
+        self._header = header_bytes
+        self._decode = decode
+        counts = {}
+        for url in expand(urls):
+            size = size_of(url) - header_bytes
+            if size < 0 or size % record_bytes:
+                raise UsageError(
+                    f"{url} has {max(size, 0)} bytes of records, which is no multiple of "
+                    f"record_bytes={record_bytes}"
+                )
+            counts[url] = size // record_bytes
+        total = sum(counts.values())
+        super().__init__(
+            [
+                part
+                for url, count in counts.items()
+                for part in cut_evenly(url, count, size=partition_samples, total=total)
+            ]
+        )
+
+    def read(self, shard: Shard) -> Sequence[Any]:
+        size, start = self._record, self._header + shard.offset * self._record
+        content = read_range(shard.path, start, start + shard.length * size)
+        rows = [content[at : at + size] for at in range(0, len(content), size)]
+        return [self._decode(row) for row in rows] if self._decode is not None else rows

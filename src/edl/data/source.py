@@ -1,0 +1,73 @@
+"""What every reader is: partitions, and a way to read a part of one.
+
+Owns: the samples of the last few partitions that were read whole, since steps use them bit by bit.
+Holds: a copy in another process starts with none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from edl.errors import DataError, UsageError
+from edl.runtime.partitions import Partition, Shard
+
+__all__ = ["Source"]
+
+# A worker reads one partition at a time, and near an epoch's end the tails of a few.
+_KEPT = 4
+
+
+class Source:
+    """Partitioned samples. Derive from it, or give `edl.DataLoader` one of the readers."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        if not partitions:
+            raise UsageError(f"{type(self).__name__}: there is not a single sample in these files")
+        self.partitions = list(partitions)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._kept: OrderedDict[int, Sequence[Any]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return sum(part.length for part in self.partitions)
+
+    def read(self, shard: Shard) -> Sequence[Any]:
+        """The shard's samples, in order."""
+        raise NotImplementedError
+
+    def _whole(self, index: int, read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        """All samples of a partition, read once while it is in use."""
+        with self._lock:
+            if index in self._kept:
+                self._kept.move_to_end(index)
+                return self._kept[index]
+        samples = read()
+        part = self.partitions[index]
+        if len(samples) != part.length:
+            raise DataError(
+                f"{part.path} has {len(samples)} samples where it had {part.length} when it was "
+                f"indexed (from {part.offset} on); index it again"
+            )
+        with self._lock:
+            self._kept[index] = samples
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return samples
+
+    def _part_of(self, shard: Shard, read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+        start = shard.offset - self.partitions[shard.index].offset
+        return self._whole(shard.index, read)[start : start + shard.length]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_kept", "_lock")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()

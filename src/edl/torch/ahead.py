@@ -1,0 +1,147 @@
+"""Batches fetched ahead, though nobody knows for sure which will be wanted.
+
+What is asked for is a forecast of this worker's next batches. Owns: what was asked for and has not
+come yet. Holds: a batch is handed out only if it is the one that the step's plan names; after
+something unforeseen, such as a lost worker, what was fetched in vain is dropped and the forecast is
+made anew. So nothing is lost and nothing comes twice, whatever was guessed; and a sample that
+cannot be read matters in the step that it is for, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.utils.data import DataLoader
+
+__all__ = ["Ahead", "ByProcesses", "ByThreads", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One batch to fetch: what the dataset is asked for, and how it is recognised."""
+
+    key: Hashable
+    step: int
+    samples: list[Any]
+
+
+Foresee = Callable[[], Iterator[Request]]
+
+
+class Ahead(Protocol):
+    """The batches of one worker."""
+
+    def get(self, key: Hashable) -> Any:
+        """The batch that has this key; waits for it."""
+        ...
+
+    def steps_beyond(self, step: int) -> int:
+        """How many steps after this one have been asked for."""
+        ...
+
+
+class _Feed:
+    """The batch sampler that torch's loader draws from; it may go on after it had ended."""
+
+    def __init__(self, foresee: Foresee) -> None:
+        self._foresee = foresee
+        self._coming: Iterator[Request] = iter(())
+        self.asked: deque[Request] = deque()
+
+    def begin_anew(self) -> None:
+        self._coming = self._foresee()
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> list[Any]:
+        request = next(self._coming)
+        self.asked.append(request)
+        return request.samples
+
+
+class ByProcesses:
+    """torch's own DataLoader does the work: processes, pinned memory, errors with tracebacks."""
+
+    def __init__(self, foresee: Foresee, **options: Any) -> None:
+        """`options` are those of torch's DataLoader."""
+        self._feed = _Feed(foresee)
+        self._loader: DataLoader[Any] = DataLoader(
+            batch_sampler=self._feed,
+            persistent_workers=True,
+            **options,
+        )
+        self._batches: Iterator[Any] = iter(())
+
+    def steps_beyond(self, step: int) -> int:
+        return _beyond(self._feed.asked, step)
+
+    def get(self, key: Hashable) -> Any:
+        asked = self._feed.asked
+        if not any(request.key == key for request in asked):
+            self._feed.begin_anew()
+        for _ in range(2):
+            while asked:
+                request = asked.popleft()
+                try:
+                    batch = next(self._batches)
+                except Exception as error:
+                    if request.key == key or _is_fatal(error):
+                        raise
+                    continue
+                if request.key == key:
+                    return batch
+            # Nothing is on its way, as in the beginning: torch then has to be started anew.
+            self._feed.begin_anew()
+            self._batches = iter(self._loader)
+        raise AssertionError(f"the forecast lacks the batch {key}, which it was made for")
+
+
+class ByThreads:
+    """Threads of this process, for reading that mostly waits."""
+
+    def __init__(self, foresee: Foresee, read: Callable[[list[Any]], Any], depth: int) -> None:
+        self._foresee = foresee
+        self._read = read
+        self._depth = depth
+        self._threads = ThreadPoolExecutor(depth, thread_name_prefix="edl-read")
+        self._coming: Iterator[Request] = iter(())
+        self._asked: deque[tuple[Request, Future[Any]]] = deque()
+
+    def steps_beyond(self, step: int) -> int:
+        return _beyond(deque(request for request, _ in self._asked), step)
+
+    def get(self, key: Hashable) -> Any:
+        if not any(request.key == key for request, _ in self._asked):
+            for _, future in self._asked:
+                future.cancel()
+            self._asked.clear()
+            self._coming = self._foresee()
+            self._fill()
+        while self._asked:
+            request, future = self._asked.popleft()
+            self._fill()
+            if request.key == key:
+                return future.result()
+            future.cancel()
+        raise AssertionError(f"the forecast lacks the batch {key}, which it was made for")
+
+    def _fill(self) -> None:
+        while len(self._asked) < self._depth:
+            request = next(self._coming, None)
+            if request is None:
+                return
+            self._asked.append((request, self._threads.submit(self._read, request.samples)))
+
+
+def _beyond(asked: deque[Request], step: int) -> int:
+    return max(0, asked[-1].step - step) if asked else 0
+
+
+def _is_fatal(error: Exception) -> bool:
+    """Whether a worker process itself is gone, rather than one of its samples."""
+    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)

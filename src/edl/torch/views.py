@@ -1,0 +1,145 @@
+"""What a loader fetches for a part of a step, for each kind of dataset.
+
+Owns: how a part of the ledger becomes a request to the dataset. Holds: the same part is always the
+same request, on whatever worker and in whatever process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence, Sized
+from typing import Any, Protocol
+
+from torch.utils.data import IterableDataset
+
+from edl.data.order import indexes
+from edl.data.source import Source
+from edl.errors import UsageError
+from edl.protocol.ledger import MapLedger, Slice
+from edl.protocol.progress import Ledger
+from edl.protocol.shards import Piece, ShardLedger, ShardPart
+from edl.runtime.partitions import Shard
+from edl.torch.stream import StreamView
+
+__all__ = ["View", "view_of"]
+
+# Rows of the batch that a worker without a share runs its loop on; two, for BatchNorm's sake.
+_STAND_IN = 2
+
+Part = Slice | ShardPart | None
+
+
+class View(Protocol):
+    """A dataset as the loader sees it."""
+
+    ledger: Ledger
+    dataset: Any  # what torch's fetcher asks: by __getitems__, or sample by sample
+
+    def wants(self, epoch: int, part: Part, first: int, count: int) -> tuple[Hashable, list[Any]]:
+        """The rows `first` to `first + count` of a part: a key, and what to ask the dataset for.
+
+        Without a part: real samples, so that the loop's body runs as ever; they are not consumed.
+        """
+        ...
+
+
+class MapView:
+    """A dataset with indexes."""
+
+    def __init__(self, dataset: Any, ledger: MapLedger) -> None:
+        self.dataset = dataset
+        self.ledger: Ledger = ledger
+        self._first = ledger
+        self._order: tuple[int, Any] = (-1, None)
+
+    def wants(self, epoch: int, part: Part, first: int, count: int) -> tuple[Hashable, list[Any]]:
+        if isinstance(part, Slice):
+            epoch, start = part.epoch, part.start + first
+        else:
+            start, count = 0, min(_STAND_IN, self._first.samples)
+        if self._order[0] != epoch:
+            self._order = (epoch, self._first.order(epoch))
+        samples: list[Any] = indexes(self._order[1], start, count)
+        if isinstance(self.dataset, StreamView):
+            # A stream is read from front to back, and anew in each epoch.
+            samples = [(epoch, index) for index in samples]
+        return (epoch, start, count, part is None), samples
+
+
+class _Pieces:
+    """A source that is asked for pieces of its partitions."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitems__(self, pieces: Sequence[tuple[int, int, int, int]]) -> list[Any]:
+        found: list[Any] = []
+        for epoch, index, offset, length in pieces:
+            whole = self._source.partitions[index]
+            shard = Shard(
+                path=whole.path,
+                offset=whole.offset + offset,
+                length=length,
+                epoch=epoch,
+                index=index,
+            )
+            found.extend(self._source.read(shard))
+        return found
+
+
+class SourceView:
+    """Partitions."""
+
+    def __init__(self, source: Source, ledger: ShardLedger) -> None:
+        self.dataset = _Pieces(source)
+        self.ledger: Ledger = ledger
+        self._lengths = ledger.table.lengths
+
+    def wants(self, epoch: int, part: Part, first: int, count: int) -> tuple[Hashable, list[Any]]:
+        if isinstance(part, ShardPart):
+            pieces = [(part.epoch, *piece) for piece in _between(part.pieces, first, first + count)]
+        else:
+            pieces = [(epoch, 0, 0, min(_STAND_IN, self._lengths[0]))]
+        return (tuple(pieces), part is None), list(pieces)
+
+
+def _between(pieces: Sequence[Piece], start: int, end: int) -> list[tuple[int, int, int]]:
+    """The rows from `start` to `end` of these pieces, which lie one after another."""
+    found, at = [], 0
+    for piece in pieces:
+        begin, stop = max(start, at), min(end, at + piece.length)
+        if begin < stop:
+            found.append((piece.partition, piece.offset + begin - at, stop - begin))
+        at += piece.length
+    return found
+
+
+def view_of(
+    dataset: Any, *, batch: int, seed: int, shuffle: bool, drop_last: bool, epochs: int
+) -> View:
+    """The view that fits; UsageError where none does."""
+    name = type(dataset).__name__
+    if isinstance(dataset, Source):
+        if drop_last:
+            raise UsageError(f"drop_last with {name}: partitions are used whole; leave it out")
+        lengths = [part.length for part in dataset.partitions]
+        return SourceView(
+            dataset,
+            ShardLedger.opened(lengths, batch=batch, seed=seed, epochs=epochs, shuffle=shuffle),
+        )
+    view = StreamView(dataset, shuffle=shuffle) if isinstance(dataset, IterableDataset) else dataset
+    if not isinstance(view, Sized):
+        raise UsageError(f"edl.DataLoader needs a dataset with a length; {name} has none")
+    ledger = MapLedger(
+        samples=len(view),
+        batch=batch,
+        seed=seed,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        epochs=epochs,
+    )
+    if ledger.usable() == 0:
+        raise UsageError(
+            f"a dataset of {ledger.samples} samples gives no step with batch_size="
+            f"{batch}{' and drop_last' if drop_last else ''}"
+        )
+    return MapView(view, ledger)
