@@ -75,6 +75,7 @@ def record(
         step=step,
         samples=samples,
         want=0,
+        back=0,
         compute_us=1000,
         leaving=leaving,
         ahead=ahead,

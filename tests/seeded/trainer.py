@@ -350,6 +350,7 @@ class Trainer:
             step=progress.step,
             samples=part.count if part else 0,
             want=0,
+            back=0,
             compute_us=int(host.plan.step_s * 1e6),
             leaving=self.wish,
             ahead=0,

@@ -10,7 +10,7 @@ from edl.data.source import Source
 from edl.errors import UsageError
 from edl.runtime.partitions import Shard, cut_evenly
 
-__all__ = ["Records"]
+__all__ = ["Records", "count_records"]
 
 
 class Records(Source):
@@ -25,23 +25,10 @@ class Records(Source):
         partition_samples: int | None = None,
         decode: Callable[[bytes], Any] | None = None,
     ) -> None:
-        if record_bytes < 1 or header_bytes < 0:
-            raise UsageError(
-                f"record_bytes={record_bytes} and header_bytes={header_bytes}: a record has at "
-                "least 1 byte, a header at least 0"
-            )
+        counts = count_records(expand(urls), record_bytes=record_bytes, header_bytes=header_bytes)
         self._record = record_bytes
         self._header = header_bytes
         self._decode = decode
-        counts = {}
-        for url in expand(urls):
-            size = size_of(url) - header_bytes
-            if size < 0 or size % record_bytes:
-                raise UsageError(
-                    f"{url} has {max(size, 0)} bytes of records, which is no multiple of "
-                    f"record_bytes={record_bytes}"
-                )
-            counts[url] = size // record_bytes
         total = sum(counts.values())
         super().__init__(
             [
@@ -56,3 +43,22 @@ class Records(Source):
         content = read_range(shard.path, start, start + shard.length * size)
         rows = [content[at : at + size] for at in range(0, len(content), size)]
         return [self._decode(row) for row in rows] if self._decode is not None else rows
+
+
+def count_records(urls: Sequence[str], *, record_bytes: int, header_bytes: int) -> dict[str, int]:
+    """How many records each file has."""
+    if record_bytes < 1 or header_bytes < 0:
+        raise UsageError(
+            f"record_bytes={record_bytes} and header_bytes={header_bytes}: a record has at least "
+            "1 byte, a header at least 0"
+        )
+    counts = {}
+    for url in urls:
+        size = size_of(url) - header_bytes
+        if size < 0 or size % record_bytes:
+            raise UsageError(
+                f"{url} has {max(size, 0)} bytes of records, which is no multiple of "
+                f"record_bytes={record_bytes}"
+            )
+        counts[url] = size // record_bytes
+    return counts

@@ -9,10 +9,11 @@ happens at t for everybody; a step in which anyone left the loop counts for nobo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edl.errors import UsageError
+from edl.protocol.drawing import DrawnLedger
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.record import STOP, Announcement, Kind, StepRecord, loudest
 from edl.protocol.shards import ShardLedger, ShardPart
@@ -49,6 +50,8 @@ class Round:
     closed: bool
     ended: bool
     samples: dict[WorkerId, int]
+    wanted: dict[WorkerId, int] = field(default_factory=dict)
+    back: dict[WorkerId, int] = field(default_factory=dict)
 
     def weight(self, worker: WorkerId) -> float:
         """This worker's part of the step's gradient."""
@@ -86,6 +89,7 @@ class Progress:
         self.ledger: Ledger = ledger
         self.step = step
         self.ended = False
+        self.back = 0  # of this worker's queue: flowed by in steps that did not count
         self.announced: Switch | None = None  # what the last round announced for later
         self._prepared: dict[int, Generation] = {}
         self._take_place(generation)
@@ -144,7 +148,13 @@ class Progress:
     def plan(self) -> StepPlan:
         """This worker's part of the next step, by the present generation."""
         carriers = self._first_carriers if self.entering else self._workers
-        part = self.ledger.slice_of(self.me, carriers) if self.me in carriers else None
+        part: Slice | ShardPart | None = None
+        if isinstance(self.ledger, DrawnLedger):
+            self.ledger = self.ledger.provided(carriers)
+            if self.me in carriers:
+                part = self.ledger.slice_of(self.me, carriers, back=self.back)
+        elif self.me in carriers:
+            part = self.ledger.slice_of(self.me, carriers)
         return StepPlan(
             step=self.step,
             generation=self.generation.number,
@@ -159,20 +169,33 @@ class Progress:
         said = {(record.kind, record.step) for record in records}
         kinds = {kind for kind, _ in said}
         ended, closed = Kind.END in kinds, Kind.CLOSE in kinds
-        if Kind.REDUCE in kinds and kinds != {Kind.REDUCE}:
+        if kinds & {Kind.REDUCE, Kind.COUNT} and len(kinds) > 1:
             raise UsageError(self._mixed(records))
         if Kind.REDUCE in kinds and len({(r.detail, r.step) for r in records}) > 1:
             raise UsageError(self._mixed(records))
         for kind, step in said:
             if kind == Kind.STEP and step != self.step:
                 raise AssertionError(f"{self.me} is at step {self.step}, a peer at {step}")
-        samples = {w: r.samples for w, r in zip(self._workers, records, strict=True)}
-        return Round(go=not (ended or closed), closed=closed, ended=ended, samples=samples)
+        said_by = dict(zip(self._workers, records, strict=True))
+        return Round(
+            go=not (ended or closed),
+            closed=closed,
+            ended=ended,
+            samples={worker: record.samples for worker, record in said_by.items()},
+            wanted={worker: record.want for worker, record in said_by.items() if record.want},
+            back={worker: record.back for worker, record in said_by.items() if record.back},
+        )
 
     def commit(self, decided: Round) -> None:
         """The step is done here: gradients and records are complete."""
-        self._settled = self.ledger = self.ledger.committed(decided.samples)
-        self.step += 1
+        ledger = self.ledger
+        if isinstance(ledger, DrawnLedger):
+            self._settled = self.ledger = ledger.committed(
+                decided.samples, wanted=decided.wanted, back=decided.back
+            )
+        else:
+            self._settled = self.ledger = ledger.committed(decided.samples)
+        self.step, self.back = self.step + 1, 0
         self.entering = False
 
     def close(self) -> None:
@@ -186,7 +209,8 @@ class Progress:
         )
         return (
             f"workers called different things at the same point ({said}); every worker must "
-            "call edl.all_reduce with the same shape, dtype and op, and equally often"
+            "call edl.all_reduce with the same shape, dtype and op, and equally often, and "
+            "notify_batch_end with samples= or without it"
         )
 
     # -- what a newcomer receives -----------------------------------------------------------
@@ -200,4 +224,6 @@ class Progress:
         theirs: Ledger = self.ledger.like(values)
         self._settled = theirs
         self.ledger = theirs.entered(self._workers)
+        if values["step"] != self.step:
+            self.back = 0
         self.step = values["step"]

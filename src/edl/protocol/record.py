@@ -38,6 +38,7 @@ class Kind(IntEnum):
     CLOSE = 3  # the training loop is over on this worker, by its end or by `break`
     REDUCE = 4  # the user's own all_reduce
     END = 5  # shutdown()
+    COUNT = 6  # how many samples a worker used, where it says so after the step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +47,9 @@ class StepRecord:
 
     kind: int
     step: int
-    samples: int  # how many this worker uses in this step
+    samples: int  # how many this worker uses in this step; 1 where it is counted afterwards
     want: int  # how many ranges it wants next
+    back: int  # samples of its queue that flowed by in steps that did not count
     compute_us: int  # how long its last compute took
     leaving: int  # 1: it asks to leave, as after SIGTERM
     ahead: int  # how many batches its loader has fetched beyond this one

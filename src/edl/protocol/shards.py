@@ -13,14 +13,14 @@ import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from edl.protocol.ledger import check_same_data
 from edl.protocol.permutation import Permutation
 from edl.protocol.topology import split
 from edl.types import WorkerId
 
-__all__ = ["Piece", "ShardLedger", "ShardPart", "Table"]
+__all__ = ["Piece", "ShardLedger", "ShardPart", "Table", "amount", "cut"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -103,8 +103,8 @@ class ShardLedger:
 
     def remaining(self) -> int:
         """Samples of this epoch that nobody has used yet."""
-        queued = sum(_amount(queue) for _, queue in self.queues)
-        return queued + _amount(self.returned) + self.untouched
+        queued = sum(amount(queue) for _, queue in self.queues)
+        return queued + amount(self.returned) + self.untouched
 
     def job_over(self) -> bool:
         return bool(self.epochs) and self.epoch >= self.epochs
@@ -119,7 +119,7 @@ class ShardLedger:
         """The front of a carrier's queue, as much as its share of the next step."""
         queues = dict(self._provided(carriers).queues)
         share = split(self.step_size(), len(carriers))[carriers.index(worker)]
-        front, _ = _cut(queues[worker], share)
+        front, _ = cut(queues[worker], share)
         return ShardPart(epoch=self.epoch, pieces=front)
 
     def committed(self, used: Mapping[WorkerId, int]) -> ShardLedger:
@@ -133,7 +133,7 @@ class ShardLedger:
         carriers = [worker for worker, count in used.items() if count]
         ready = self._provided(carriers)
         queues = tuple(
-            (worker, _cut(queue, used.get(worker, 0))[1]) for worker, queue in ready.queues
+            (worker, cut(queue, used.get(worker, 0))[1]) for worker, queue in ready.queues
         )
         return replace(ready, queues=queues)
 
@@ -141,17 +141,17 @@ class ShardLedger:
         """What everybody together uses in the next step."""
         ready = self._provided([worker for worker, count in used.items() if count])
         return tuple(
-            piece for worker, queue in ready.queues for piece in _cut(queue, used.get(worker, 0))[0]
+            piece for worker, queue in ready.queues for piece in cut(queue, used.get(worker, 0))[0]
         )
 
-    def entered(self, members: Sequence[WorkerId]) -> ShardLedger:
+    def entered(self, members: Sequence[WorkerId]) -> Self:
         """Another membership: what a leaver has not read goes first in line."""
         queues = dict(self.queues)
         back = [piece for worker, queue in self.queues if worker not in members for piece in queue]
         kept = tuple((worker, queues.get(worker, ())) for worker in members)
         return replace(self, queues=kept, returned=(*back, *self.returned))
 
-    def next_epoch(self) -> ShardLedger:
+    def next_epoch(self) -> Self:
         emptied = tuple((worker, ()) for worker, _ in self.queues)
         return replace(
             self,
@@ -164,20 +164,24 @@ class ShardLedger:
 
     # -- handing out -----------------------------------------------------------------------
 
+    def order(self) -> Permutation | range:
+        """The epoch's order of partitions: a function of (seed, epoch) alone."""
+        partitions = len(self.table.lengths)
+        if not self.shuffle:
+            return range(partitions)
+        return Permutation(partitions, seed=self.seed, epoch=self.epoch)
+
     def _provided(self, carriers: Sequence[WorkerId]) -> ShardLedger:
         """Everyone has what its next share takes: from the free list, else from the fullest."""
         known = [worker for worker, _ in self.queues]
         queues = {worker: list(queue) for worker, queue in self.queues}
         for worker in carriers:
             queues.setdefault(worker, [])
-        lengths = self.table.lengths
-        order: Permutation | range = range(len(lengths))
-        if self.shuffle:
-            order = Permutation(len(lengths), seed=self.seed, epoch=self.epoch)
+        lengths, order = self.table.lengths, self.order()
         returned, handed, untouched = list(self.returned), self.handed, self.untouched
         shares = split(self.step_size(), len(carriers))
         for worker, share in zip(carriers, shares, strict=True):
-            lacking = share - _amount(queues[worker])
+            lacking = share - amount(queues[worker])
             while lacking > 0 and (returned or handed < len(lengths)):
                 if returned:
                     piece = returned.pop(0)
@@ -250,22 +254,22 @@ class ShardLedger:
 def _level(queues: dict[WorkerId, list[Piece]], shares: Mapping[WorkerId, int]) -> None:
     """Near an epoch's end the free list is empty: take from the tails of the fullest queues."""
     for worker, share in shares.items():
-        lacking = share - _amount(queues[worker])
+        lacking = share - amount(queues[worker])
         while lacking > 0:
             spare = {
-                other: _amount(queue) - shares.get(other, 0)
+                other: amount(queue) - shares.get(other, 0)
                 for other, queue in queues.items()
                 if other != worker
             }
             richest = max(sorted(spare), key=lambda other: spare[other])
             take = min(lacking, spare[richest])
-            kept, tail = _cut(queues[richest], _amount(queues[richest]) - take)
+            kept, tail = cut(queues[richest], amount(queues[richest]) - take)
             queues[richest] = list(kept)
             queues[worker].extend(tail)
             lacking -= take
 
 
-def _cut(queue: Sequence[Piece], count: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+def cut(queue: Sequence[Piece], count: int) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
     """The first `count` samples of a queue, and the rest."""
     front: list[Piece] = []
     rest = list(queue)
@@ -279,7 +283,7 @@ def _cut(queue: Sequence[Piece], count: int) -> tuple[tuple[Piece, ...], tuple[P
     return tuple(front), tuple(rest)
 
 
-def _amount(pieces: Sequence[Piece]) -> int:
+def amount(pieces: Sequence[Piece]) -> int:
     return sum(piece.length for piece in pieces)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from edl.protocol.drawing import DrawnLedger
 from edl.protocol.ledger import MapLedger
 from edl.protocol.progress import Ledger, Progress, Round
 from edl.protocol.shards import ShardLedger
@@ -61,7 +62,11 @@ class AuditLog:
         if isinstance(before, MapLedger):
             entry += pack(Kind.RANGE, [sum(decided.samples.values())])
         else:
-            pieces = before.used_by(decided.samples)
+            pieces = (
+                before.used_by(decided.samples, decided.back)
+                if isinstance(before, DrawnLedger)
+                else before.used_by(decided.samples)
+            )
             flat = [n for piece in pieces for n in (piece.partition, piece.offset, piece.length)]
             entry += pack(Kind.PIECES, [len(pieces), *flat])
         self._next = (generation, step + 1, before.epoch)

@@ -34,6 +34,7 @@ _JOIN = StepRecord(
     step=0,
     samples=0,
     want=0,
+    back=0,
     compute_us=0,
     leaving=0,
     ahead=0,

@@ -13,13 +13,14 @@ from types import FrameType
 from typing import TypeVar
 
 from edl.errors import UsageError
-from edl.protocol.progress import StepPlan
-from edl.runtime.piece import Piece
+from edl.protocol.progress import Progress, StepPlan
+from edl.runtime.piece import WHOLE, Piece
 from edl.runtime.session import Session
 
-__all__ = ["cut", "steps"]
+__all__ = ["OwnLoop", "cut", "steps"]
 
 _Batch = TypeVar("_Batch")
+Reduced = Callable[[], bool]
 
 
 def steps(
@@ -29,19 +30,12 @@ def steps(
     micro_batch: int | None = None,
     epochs: int | None,
     on_begin: Callable[[], None],
-    reduced: Callable[[], bool],
+    reduced: Reduced,
+    on_end: Callable[[], None] = lambda: None,
 ) -> Iterator[_Batch]:
     """Open one step after another. `epochs` None: the loop is one epoch."""
     progress = session.enter()
-
-    def ends() -> bool:
-        ledger = progress.ledger
-        if epochs is None:
-            return ledger.epoch_over()
-        last = ledger.epoch + 1 >= epochs
-        return ledger.epoch >= epochs or (last and ledger.epoch_over())
-
-    session.ends_loop = ends
+    session.ends_loop = ends = _end_of(progress, epochs)
     begun = progress.step
     try:
         while not session.over and not ends():
@@ -69,7 +63,49 @@ def steps(
         if _by_break(sys._getframe().f_back):
             session.settle()
         raise
+    finally:
+        on_end()
     session.close_loop(reduced=reduced())
+
+
+class OwnLoop:
+    """A loop of the script's own over a pipeline: a step opens when the one before it has ended."""
+
+    def __init__(
+        self, session: Session, *, epochs: int, on_begin: Callable[[], None], reduced: Reduced
+    ) -> None:
+        self._session = session
+        self._on_begin = on_begin
+        self._reduced = reduced
+        self._progress = session.enter()
+        self._begun = self._progress.step
+        self._ends = session.ends_loop = _end_of(self._progress, epochs)
+
+    def open(self) -> bool:
+        """Open the next step; False: the loop is over for everybody."""
+        session, progress = self._session, self._progress
+        if not session.over and not session.loop_closed and not self._ends():
+            if progress.ledger.epoch_over():
+                session.close_epoch()
+            if session.begin_step(first=progress.step == self._begun) is not None:
+                self._on_begin()
+                session.begin_piece(WHOLE)
+                return True
+        session.close_loop(reduced=self._reduced())
+        return False
+
+
+def _end_of(progress: Progress, epochs: int | None) -> Callable[[], bool]:
+    """Whether a loop over so many epochs is over; None: over the present one."""
+
+    def ends() -> bool:
+        ledger = progress.ledger
+        if epochs is None:
+            return ledger.epoch_over()
+        last = ledger.epoch + 1 >= epochs
+        return ledger.epoch >= epochs or (last and ledger.epoch_over())
+
+    return ends
 
 
 def cut(count: int, micro_batch: int | None) -> Iterator[tuple[int, int]]:

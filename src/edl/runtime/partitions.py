@@ -13,11 +13,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edl.errors import UsageError
 
-__all__ = ["Partition", "Shard", "cut_evenly", "listed_partitions", "read_manifest"]
+__all__ = [
+    "Partition",
+    "Shard",
+    "cut_evenly",
+    "is_manifest",
+    "listed_partitions",
+    "read_manifest",
+]
 
 # Far more partitions than workers: whoever is faster takes the next one sooner, and what a leaver
 # has not read is little.
@@ -33,15 +40,17 @@ class Partition:
     length: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """Consecutive samples of one partition, to be read now. `index` names the partition."""
+class Shard(NamedTuple):
+    """Consecutive samples of one partition, to be read now. `index` names the partition.
+
+    A plain tuple, as other frameworks' pipelines take it.
+    """
 
     path: str
     offset: int
     length: int
     epoch: int
-    index: int
+    index: int  # type: ignore[assignment]
 
 
 def listed_partitions(given: Iterable[Partition | Sequence[Any]]) -> list[Partition]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from edl.config import Settings
-from edl.errors import GroupBroken, Leave
+from edl.errors import GroupBroken, Leave, UsageError
 from edl.protocol.events import SwitchDecided
 from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
@@ -19,6 +20,7 @@ from edl.protocol.topology import Generation
 from edl.runtime.agent import Agent
 from edl.runtime.audit import audit_of
 from edl.runtime.clock import now
+from edl.runtime.drawing import Drawing
 from edl.runtime.framework import Exchange, Framework, Group, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.keeper import keeper_of
@@ -52,6 +54,9 @@ class Rounds:
         self.gone = False
         self.ends_loop: Callable[[], bool] = lambda: True
         self.ahead = 0
+        self.drawing: Drawing | None = None  # what is read ahead of the steps, if anything
+        self.after_step: Callable[[], None] | None = None  # where the loop is the script's own
+        self._used = 0  # samples of this step, where the script says how many
         self._began = now()
         self._exchange: Exchange | None = None
         self._records: list[StepRecord] | None = None
@@ -174,6 +179,8 @@ class Rounds:
         assert self.agent is not None
         self.gone = True
         self.teller.flush()
+        if self.drawing is not None:
+            self.drawing.finish()
         self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
         self.agent.stop()
         raise Leave(why)
@@ -195,6 +202,39 @@ class Rounds:
         exchange = self._launch(kind)
         return self.progress.judge([unpack(row) for row in exchange.result()])
 
+    def _flowed(self, samples: int | None) -> tuple[int, int]:
+        """How many of this worker's own samples the step used, and how many only flowed by."""
+        assert self.plan is not None
+        if self.after_step is None or self.drawing is None:
+            if samples is not None and self.plan.count not in (0, samples):
+                raise UsageError(
+                    f"notify_batch_end(samples={samples}), but this worker's part of the step is "
+                    f"{self.plan.count}; use edl.local_batch_size() samples, or make the "
+                    "elastic_shard_generator without batch_size"
+                )
+            return 0, 0
+        if samples is None or samples < 0:
+            raise UsageError(
+                f"notify_batch_end(samples={samples}): without batch_size only the script knows "
+                "how many samples a step used; tell it, with stand-ins included"
+            )
+        used, passed = self.drawing.flowed(samples)
+        if not self.plan.count:
+            used, passed = 0, used + passed
+        self._used = used
+        return used, passed
+
+    def _counted(self, decided: Round, records: list[StepRecord]) -> Round:
+        """Where workers say after a step how many samples they used: ask everybody."""
+        progress = self.progress
+        assert progress is not None
+        exchange = self._launch(Kind.COUNT, samples=self._used)
+        told = progress.judge([unpack(row) for row in exchange.result()])
+        counts = told.samples
+        for index, worker in enumerate(progress.generation.workers()):
+            records[index] = replace(records[index], samples=counts[worker])
+        return replace(decided, samples=counts)
+
     def _launch(self, kind: Kind, *, samples: int = 0, detail: int = 0) -> Exchange:
         progress = self.progress
         assert progress is not None
@@ -204,7 +244,8 @@ class Rounds:
             kind=kind,
             step=progress.step,
             samples=samples,
-            want=0,
+            want=self.drawing.want() if self.drawing is not None else 0,
+            back=progress.back,
             compute_us=int(self._compute_s * 1e6),
             leaving=int(self.leave_wish),
             ahead=self.ahead,

@@ -129,7 +129,11 @@ class Session(Rounds):
     def _launch_step(self, progress: Progress) -> None:
         self._records = None
         self.plan = progress.plan()
-        self._exchange = self._launch(Kind.STEP, samples=self.plan.count)
+        samples = self.plan.count
+        if self.drawing is not None and self.drawing.counted:
+            self.plan = self.drawing.narrowed(self.plan)
+            samples = min(1, self.plan.count)
+        self._exchange = self._launch(Kind.STEP, samples=samples)
 
     def _confirm_first(self, progress: Progress) -> bool:
         """A loop's first step is confirmed in the old generation before anyone moves on.
@@ -201,8 +205,11 @@ class Session(Rounds):
         if self.plan is not None and self._mender.fault is None:
             self._mender.updated(optimizer)
 
-    def end_step(self) -> None:
-        """The boundary: commit, and do what the records decided. May raise Leave."""
+    def end_step(self, samples: int | None = None) -> None:
+        """The boundary: commit, and do what the records decided. May raise Leave.
+
+        `samples`: how many the script took for this step, where only the script knows.
+        """
         if self.plan is None:
             if self.loop_closed or self.over:
                 return
@@ -214,6 +221,8 @@ class Session(Rounds):
             self.framework.put_back()
             self.piece = replace(self.piece, rows=-1)
             return
+        used, passed = self._flowed(samples)
+        before = self.progress.step if self.progress is not None else 0
         try:
             if self._mender.fault is None:
                 self._commit()
@@ -221,6 +230,9 @@ class Session(Rounds):
             self.broke(error)
         if self._mender.fault is not None:
             self._mended_end()
+        if self.after_step is not None and self.progress is not None:
+            self.progress.back += passed + (used if self.progress.step == before else 0)
+            self.after_step()
 
     def _commit(self) -> None:
         progress, group, decided = self._present()
@@ -233,6 +245,9 @@ class Session(Rounds):
             source = progress.generation.rank(progress.generation.source)
             self.framework.even_out(group, source, relay)
         before = progress.ledger
+        assert self._records is not None
+        if self.after_step is not None:
+            decided = self._counted(decided, self._records)
         progress.commit(decided)
         if self.audit is not None:
             self.audit.committed(before, progress, decided)
@@ -240,7 +255,6 @@ class Session(Rounds):
         if entering and progress.generation.newcomers and self.agent is not None:
             self.agent.discard(group, only_state=True)
         self.plan = None
-        assert self._records is not None
         records, self._records = self._records, None
         self.teller.committed(progress, records, decided, entering=entering)
         if self._keeper is not None:
@@ -366,6 +380,8 @@ class Session(Rounds):
         if self.gone:
             return
         self.settle()
+        if self.drawing is not None:
+            self.drawing.finish()
         if self.progress is not None:
             if self.plan is not None:
                 self.close_loop(reduced=False)
@@ -385,5 +401,7 @@ class Session(Rounds):
     def abandon(self) -> None:
         """The script failed: take part in nothing any more."""
         self.gone = True
+        if self.drawing is not None:
+            self.drawing.finish()
         if self.agent is not None:
             self.agent.abandon()

@@ -1,28 +1,35 @@
-"""`elastic_shard_generator`: metadata of the samples that this worker uses in each step.
+"""`elastic_shard_generator`: metadata of the samples that this worker is to read next.
 
-The paper's generator: partitions are named, not read; a worker asks for the next shard and reads
-it by itself, one partition from front to back. Holds: what a step's shards name is exactly what
-the step consumes.
+The paper's generator: partitions are named, not read; whoever asks for the next shard reads it by
+itself. Three ways to use it: over `batches(...)`, which gives each step its samples; shard by
+shard in the training loop; or by a pipeline that makes batches of its own, whose loop then says
+how many samples each step took. Holds: a sample counts in exactly one committed step.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from edl.errors import UsageError
+from edl.protocol.drawing import DrawnLedger
 from edl.protocol.progress import StepPlan
-from edl.protocol.shards import Piece, ShardLedger, ShardPart
-from edl.runtime.loop import steps
-from edl.runtime.partitions import Partition, Shard, listed_partitions
+from edl.protocol.shards import Piece, ShardPart, cut
+from edl.runtime.drawing import STAND_IN, Drawing
+from edl.runtime.loop import OwnLoop, steps
+from edl.runtime.partitions import Partition, Shard
+from edl.runtime.producer import Producer
 from edl.runtime.session import Session
 
 __all__ = ["ShardGenerator"]
 
-_Batch = TypeVar("_Batch")
+Source = Callable[[Shard], Iterable[Any]] | Iterable[Any]
 
-# Rows that a worker without a share runs its loop on, as the map-style loader does.
-_STAND_IN = 2
+# Samples that a buffer holds at least; and what a pipeline may take before anything is counted.
+_BUFFER, READ_AHEAD = 256, 4096
 
 
 class ShardGenerator:
@@ -31,50 +38,118 @@ class ShardGenerator:
     def __init__(
         self,
         session: Session,
-        partitions: Sequence[Partition | tuple[str, int, int]],
+        partitions: Sequence[Partition],
         *,
-        batch_size: int,
+        batch_size: int | None,
         epochs: int,
         seed: int,
+        shuffle: bool,
+        read_ahead: int | None,
+        micro_batch: int | None,
         on_begin: Callable[[], None],
         reduced: Callable[[], bool],
     ) -> None:
-        self.partitions = listed_partitions(partitions)
-        if batch_size < 1 or epochs < 1:
-            raise UsageError(f"batch_size={batch_size} and epochs={epochs} must be at least 1")
+        _check(batch_size, epochs, read_ahead, micro_batch)
+        self.partitions = partitions
+        self.batch_size = batch_size
         self._session = session
         self._epochs = epochs
+        self._micro_batch = micro_batch
         self._on_begin = on_begin
         self._reduced = reduced
-        self._drawn = 0
-        lengths = [part.length for part in self.partitions]
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._loop: OwnLoop | None = None
+        self._led = False
+        ahead = (read_ahead or READ_AHEAD) if batch_size is None else 0
+        self._drawing = Drawing(partitions, ahead=ahead)
         if session.audit is not None:
-            session.audit.name([(part.path, part.offset, part.length) for part in self.partitions])
-        session.open_data(ShardLedger.opened(lengths, batch=batch_size, seed=seed, epochs=epochs))
+            session.audit.name([(part.path, part.offset, part.length) for part in partitions])
+        session.open_data(
+            DrawnLedger.prepared(
+                [part.length for part in partitions],
+                batch=batch_size or 0,
+                seed=seed,
+                epochs=epochs,
+                shuffle=shuffle,
+                ahead=ahead,
+            )
+        )
+
+    def __len__(self) -> int:
+        """Samples in one epoch."""
+        return sum(part.length for part in self.partitions)
 
     def __call__(self) -> Iterator[Shard]:
         return iter(self)
 
     def __iter__(self) -> Iterator[Shard]:
-        """Shard after shard; notify_batch_end() comes when local_batch_size() samples are read."""
+        """Shard after shard.
+
+        With `batch_size`, in the training loop: notify_batch_end() comes when local_batch_size()
+        samples are read. Without: whenever a pipeline asks; notify_batch_end(samples=n) says how
+        many of them, first in first out, the step took.
+        """
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "elastic_shard_generator serves one process, and this is another one (a loader "
+                "process, as it seems); use num_workers=0, or edl.DataLoader"
+            )
+        here = threading.get_ident() == self._thread
+        if self.batch_size is not None and not self._led:
+            if not here:
+                raise UsageError(
+                    "with batch_size a pipeline in other threads is used by "
+                    "`for rows in shards.batches(pipeline)`; without batch_size, the loop says by "
+                    "notify_batch_end(samples=n) how many samples each step took"
+                )
+            return self._step_by_step()
+        return self._drawn()
+
+    def batches(self, source: Source) -> Iterator[list[Any]]:
+        """One list of samples a step. `source` is a function that reads a shard's samples, called
+        in a thread beside the training; or a pipeline over this generator, which may run ahead but
+        must hand on each sample once, in order."""
+        if self.batch_size is None:
+            raise UsageError(
+                "batches() needs the aggregate batch: elastic_shard_generator(..., batch_size=)"
+            )
+        self._led = True
+        drawing = Drawing(self.partitions, ahead=0)
+        self._session.drawing = self._drawing = drawing
+        ends = [drawing.finish]
+        if not isinstance(source, Iterable):
+            most = max(_BUFFER, 4 * self.batch_size)
+            source = Producer(lambda: drawing.draw(most), source)
+            ends.append(source.close)
+        rows = _Rows(self._session, drawing, source)
+        return self._steps(rows.fetch, self._micro_batch, ends)
+
+    # -- shard by shard, in the training thread --------------------------------------------
+
+    def _step_by_step(self) -> Iterator[Shard]:
         for plan in self._steps(lambda plan, start, rows: plan):
             yield from self._shards(plan)
 
-    def batches(self, read: Callable[[Shard], Iterable[Any]]) -> Iterator[list[Any]]:
-        """One list of samples a step, read by your function."""
+    def _steps(
+        self,
+        fetch: Callable[[StepPlan, int, int], Any],
+        micro: int | None = None,
+        ends: Sequence[Callable[[], None]] = (),
+    ) -> Iterator[Any]:
+        def on_end() -> None:
+            for end in ends:
+                end()
 
-        def fetch(plan: StepPlan, start: int, rows: int) -> list[Any]:
-            return [sample for shard in self._shards(plan) for sample in read(shard)]
-
-        return self._steps(fetch)
-
-    def _steps(self, fetch: Callable[[StepPlan, int, int], _Batch]) -> Iterator[_Batch]:
         return steps(
             self._session,
             fetch,
+            micro_batch=micro,
             epochs=self._epochs,
             on_begin=self._on_begin,
             reduced=self._reduced,
+            on_end=on_end,
         )
 
     def _shards(self, plan: StepPlan) -> Iterator[Shard]:
@@ -83,7 +158,7 @@ class ShardGenerator:
         part = plan.part
         if not isinstance(part, ShardPart):
             # No share in this step: real samples, so that the loop's body runs; not consumed.
-            rows = min(_STAND_IN, self.partitions[0].length)
+            rows = min(STAND_IN, self.partitions[0].length)
             part = ShardPart(epoch=progress.ledger.epoch, pieces=(Piece(0, 0, rows),))
         for piece in part.pieces:
             if self._session.plan is not plan:
@@ -99,3 +174,128 @@ class ShardGenerator:
                 epoch=part.epoch,
                 index=piece.partition,
             )
+
+    # -- ahead of the steps, in whatever thread --------------------------------------------
+
+    def _drawn(self) -> Iterator[Shard]:
+        if not self._led:
+            self._begin()
+        while (shard := self._drawing.draw()) is not None:
+            yield shard
+
+    def _begin(self) -> None:
+        """The first shard that is asked for opens the first step."""
+        with self._lock:
+            if self._loop is not None:
+                return
+            self._session.drawing = self._drawing
+            self._loop = OwnLoop(
+                self._session,
+                epochs=self._epochs,
+                on_begin=self._on_begin,
+                reduced=self._reduced,
+            )
+            self._session.after_step = self._open
+            self._open()
+
+    def _open(self) -> None:
+        """The next step, and what is this worker's own in it."""
+        session = self._session
+        assert self._loop is not None
+        if not self._loop.open():
+            session.after_step = None
+            self._drawing.finish()
+            return
+        progress = session.progress
+        assert progress is not None
+        assert session.plan is not None
+        ledger = progress.ledger
+        assert isinstance(ledger, DrawnLedger)
+        self._drawing.pad(
+            padded=ledger.free() == 0 or session.plan.count == 0, usual=ledger.usual or None
+        )
+        _, queue = cut(ledger.queue_of(progress.me), progress.back)
+        self._drawing.tell(ledger.epoch, queue)
+
+
+class _Rows:
+    """Samples that came out of a pipeline, for as long as a step may need them again."""
+
+    def __init__(self, session: Session, drawing: Drawing, source: Iterable[Any]) -> None:
+        self._session = session
+        self._drawing = drawing
+        self._source = source
+        self._pipeline: Iterator[Any] | None = None
+        self._held: deque[Any] = deque()  # in the order of this worker's queue
+        self._place = (-1, -1)  # epoch and step of what was fetched last
+        self._count = 0
+        self._seen: list[Any] = []
+
+    def fetch(self, plan: StepPlan, start: int, rows: int) -> list[Any]:
+        """The rows of a step, from `start` on; the same ones if it is done again."""
+        progress = self._session.progress
+        assert progress is not None
+        ledger = progress.ledger
+        assert isinstance(ledger, DrawnLedger)
+        epoch, step = self._place
+        if epoch != ledger.epoch:
+            # A loop that was left early leaves samples behind that nobody will use.
+            self._held.clear()
+        elif step < plan.step:
+            for _ in range(self._count):
+                self._held.popleft()
+        self._place, self._count = (ledger.epoch, plan.step), plan.count
+        self._drawing.tell(ledger.epoch, ledger.queue_of(progress.me), held=len(self._held))
+        if not plan.count:
+            return self._stand_in()
+        while len(self._held) < start + rows:
+            self._held.append(self._own())
+        found = [self._held[index] for index in range(start, start + rows)]
+        self._seen = found[:STAND_IN]
+        return found
+
+    def _own(self) -> Any:
+        while True:
+            row, own = self._next()
+            if own:
+                return row
+
+    def _next(self) -> tuple[Any, bool]:
+        if self._pipeline is None:
+            self._pipeline = iter(self._source)
+        try:
+            row = next(self._pipeline)
+        except StopIteration:
+            raise UsageError(
+                "the pipeline has ended, but this step needs more samples: it must hand on each "
+                "sample of each shard once"
+            ) from None
+        return row, self._drawing.came_out()
+
+    def _stand_in(self) -> list[Any]:
+        """Real samples that are not consumed, so that the loop's body runs as ever."""
+        if not self._seen:
+            while len(self._held) < STAND_IN and self._drawing.has_own():
+                self._held.append(self._own())
+        if not self._seen and not self._held:
+            self._drawing.ask_stand_in()
+            while len(self._seen) < min(STAND_IN, self._drawing.partitions[0].length):
+                row, own = self._next()
+                (self._held if own else self._seen).append(row)
+        return list(self._held)[:STAND_IN] or self._seen
+
+
+def _check(
+    batch_size: int | None, epochs: int, read_ahead: int | None, micro_batch: int | None
+) -> None:
+    given = {
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "read_ahead": read_ahead,
+        "micro_batch": micro_batch,
+    }
+    for name, value in given.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value}: give at least 1")
+    if batch_size is None and micro_batch is not None:
+        raise UsageError("micro_batch without batch_size: give both, and iterate over batches()")

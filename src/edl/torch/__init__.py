@@ -21,7 +21,7 @@ import atexit
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 try:
@@ -33,6 +33,8 @@ except ImportError as error:
 from torch.utils.data import Dataset
 
 from edl.collective.gloo import check_torch
+from edl.data.listing import Given as _Given
+from edl.data.listing import list_partitions as _list_partitions
 from edl.data.source import Source
 from edl.errors import Leave, UsageError
 from edl.runtime.departure import install_signals
@@ -163,25 +165,44 @@ def DataLoader(  # noqa: N802 - it stands where a class would
 
 
 def elastic_shard_generator(
-    partitions: Sequence[Partition | tuple[str, int, int]],
+    partitions: _Given,
     *,
-    batch_size: int,
+    batch_size: int | None = None,
     epochs: int = 1,
     seed: int = 0,
+    shuffle: bool = True,
+    record_bytes: int | None = None,
+    header_bytes: int = 0,
+    partition_samples: int | None = None,
+    read_ahead: int | None = None,
+    micro_batch: int | None = None,
 ) -> ShardGenerator:
     """Metadata of the samples to read next: `Shard(path, offset, length, epoch, index)`.
 
-    Each partition (path, offset, length) is read by one worker from front to back, unless
-    membership changes: then its unread rest goes to another. `batch_size` is the aggregate batch.
-    Iterate over `.batches(read)` to get one list of samples a step, or over the generator itself.
+    `partitions` are (path, offset, length), a reader of edl.data, a manifest (.json, .jsonl, .csv),
+    or paths and patterns: files of records of `record_bytes`, cut into partitions of
+    `partition_samples`; without it every file is one sample. Each is read by one worker, unless
+    membership changes or the epoch ends: then its unread rest goes to another.
+
+    With `batch_size`, the aggregate batch, iterate over `.batches(read)` to get one list of samples
+    a step, or over the generator itself. Without, let a pipeline make batches of its own of the
+    shards, and say by `notify_batch_end(samples=n)` how many samples each step took.
     """
     plugin = _here()
     return ShardGenerator(
         plugin.session,
-        partitions,
+        _list_partitions(
+            partitions,
+            record_bytes=record_bytes,
+            header_bytes=header_bytes,
+            partition_samples=partition_samples,
+        ),
         batch_size=batch_size,
         epochs=epochs,
         seed=seed,
+        shuffle=shuffle,
+        read_ahead=read_ahead,
+        micro_batch=micro_batch,
         on_begin=plugin.reducer.begin_step,
         reduced=lambda: plugin.reducer.reduced,
     )
@@ -203,9 +224,13 @@ def epochs(count: int) -> Iterator[int]:
             session.close_epoch()
 
 
-def notify_batch_end() -> None:
-    """The batch is over: commit it, and gain or lose workers if that is due. May raise Leave."""
-    _here().session.end_step()
+def notify_batch_end(*, samples: int | None = None) -> None:
+    """The batch is over: commit it, and gain or lose workers if that is due. May raise Leave.
+
+    `samples`: how many samples this worker's batch had, where an `elastic_shard_generator` without
+    batch_size feeds a pipeline that makes batches of its own.
+    """
+    _here().session.end_step(samples)
 
 
 def all_reduce(tensor: Any, op: str = "mean") -> Any:

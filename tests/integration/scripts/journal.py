@@ -81,11 +81,16 @@ class Log:
             loss=loss,
         )
 
-    def end_batch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def end_batch(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        samples: int | None = None,
+    ) -> None:
         """notify_batch_end, and what came of it, also where it raises Leave."""
         generation, step = edl.generation(), edl.step()
         try:
-            edl.notify_batch_end()
+            edl.notify_batch_end(samples=samples)
         finally:
             self.write(
                 what="outcome",
@@ -97,6 +102,16 @@ class Log:
                 buffers=digest(list(model.buffers())),
                 rate=optimizer.param_groups[0]["lr"],
             )
+
+    def end(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.write(
+            what="end",
+            steps=edl.step(),
+            parameters=digest(list(model.parameters())),
+            optimizer=state_digest(optimizer),
+            buffers=digest(list(model.buffers())),
+            rate=optimizer.param_groups[0]["lr"],
+        )
 
 
 def main() -> None:
@@ -130,14 +145,7 @@ def main() -> None:
         if options.until and edl.all_reduce(float(Path(options.until).exists()), "max"):
             break
     edl.shutdown()
-    log.write(
-        what="end",
-        steps=edl.step(),
-        parameters=digest(list(model.parameters())),
-        optimizer=state_digest(optimizer),
-        buffers=digest(list(model.buffers())),
-        rate=optimizer.param_groups[0]["lr"],
-    )
+    log.end(model, optimizer)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ The dataset is the numbers from 0 on: each sample is its own index, whatever it 
 
 import argparse
 import io
-import json
-import os
 import struct
 import tarfile
 import time
@@ -140,16 +138,7 @@ def main() -> None:
         if edl.all_reduce(float(Path(options.until).exists()), "max"):
             break
     edl.shutdown()
-    log.write(
-        what="end",
-        steps=edl.step(),
-        parameters=journal.digest(list(model.parameters())),
-        optimizer=journal.state_digest(optimizer),
-        buffers="",
-        rate=0.0,
-        pid=os.getpid(),
-        data=json.dumps(options.kind),
-    )
+    log.end(model, optimizer)
 
 
 if __name__ == "__main__":

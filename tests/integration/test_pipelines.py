@@ -1,0 +1,44 @@
+"""elastic_shard_generator in every way of using it, while workers come, go and die.
+
+Judged twice: from the script's own log, and by the job's audit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Start
+from tests.integration.judge import read_journal
+from tests.integration.test_failures import wait_step
+from tests.integration.test_readers import shake
+
+SAMPLES, BATCH = 203, 10
+WAYS = ("read", "thread", "torch", "shards", "own-torch", "own-thread")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_sample_is_used_once(start: Start, log: Path, way: str) -> None:
+    until = log / "until"
+    job = start(
+        "pipelines.py",
+        *("--log", str(log), "--until", str(until), "--way", way),
+        workers=3,
+    )
+    wait_step(job, 5)
+    shake(job, seed=WAYS.index(way))
+    until.touch()
+    result = job.wait(60)
+    assert result.state == "finished", result.why
+    journal = read_journal(log)
+    epochs = len(journal.used())
+    assert epochs >= 2
+    journal.check_exactly_once(samples=SAMPLES, epochs=set(range(epochs)))
+    journal.check_replicas()
+    if not way.startswith("own"):
+        journal.check_batches(batch=BATCH, samples=SAMPLES)
+    audit = job.audit()
+    assert audit.exact, audit.fault
+    assert [epoch.state for epoch in audit.epochs][:epochs] == ["complete"] * epochs
+    assert audit.steps == max(journal.counted()) + 1
