@@ -58,7 +58,7 @@ test: check servers  ## check, then every test that is not marked slow
 	$(call run_tests,$(QUICK_DIRS),-n 2 $(NOT_SLOW))
 	$(call run_tests,$(TIMED_DIRS),$(NOT_SLOW))
 
-test-all: test  ## test, then the slow ones, one at a time
+test-all: test $(VENV)/.stamp-tensorflow  ## test, then the slow ones, one at a time
 	$(call run_tests,tests,-m slow)
 
 seeded: $(VENV)/.stamp-dev  ## Replay one fake-world job: make seeded SEED=17
@@ -89,6 +89,10 @@ $(BIN)/python:
 $(VENV)/.stamp-demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) torch==2.13.0
 	$(PIP) -e '.[torch,demo]'
+	@touch $@
+
+$(VENV)/.stamp-tensorflow: pyproject.toml constraints.txt | $(VENV)/.stamp-dev
+	$(PIP) -e '.[torch,demo,dev,tensorflow]'
 	@touch $@
 
 $(VENV)/.stamp-dev: pyproject.toml constraints.txt | $(VENV)/.stamp-demo

@@ -83,7 +83,7 @@ REFUSALS = {
     "bucket_mb='x'": "edl.init(bucket_mb='x')",
     "compression=[]": "edl.init(compression=[])",
     "wraps a torch optimizer": "edl.init(); edl.Optimizer(3, model=torch.nn.Linear(1, 1))",
-    "map-style dataset": "edl.init(); edl.DataLoader(iter([]), batch_size=2)",
+    "a dataset with a length": "edl.init(); edl.DataLoader(iter([]), batch_size=2)",
     "at least 1": "edl.init(); edl.DataLoader([1, 2], batch_size=0)",
     "gives no step": "edl.init(); edl.DataLoader([1, 2], batch_size=3, drop_last=True)",
     "a second edl.DataLoader": (
@@ -99,8 +99,25 @@ REFUSALS = {
     "from the first batch on": "edl.init(); edl.all_reduce(1.0)",
     "make the edl.DataLoader before": "edl.init(); list(edl.epochs(2))",
     "called before": "edl.init(); edl.init()",
-    "a list of (path, offset, length)": (
+    "no partitions: the list is empty": (
         "edl.init(); edl.elastic_shard_generator([], batch_size=2)"
+    ),
+    "samples=3), but this worker's part of the step is 2": (
+        "edl.init(); s = edl.elastic_shard_generator([('a', 0, 9)], batch_size=2);"
+        "next(iter(s)); edl.notify_batch_end(samples=3)"
+    ),
+    "only the script knows how many": (
+        "edl.init(); s = edl.elastic_shard_generator([('a', 0, 9)]);"
+        "next(iter(s)); edl.notify_batch_end()"
+    ),
+    "serves one process": (
+        "edl.init(); s = edl.elastic_shard_generator([('a', 0, 9)], batch_size=2); import os;"
+        "pid = os.fork(); pid and os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]));"
+        "next(iter(s))"
+    ),
+    "for rows in shards.batches(pipeline)": (
+        "edl.init(); s = edl.elastic_shard_generator([('a', 0, 9)], batch_size=2);"
+        "from concurrent.futures import ThreadPoolExecutor as T; T(1).submit(iter, s).result()"
     ),
 }
 

@@ -20,6 +20,18 @@ WAYS = ("read", "thread", "torch", "shards", "own-torch", "own-thread")
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_sample_is_used_once(start: Start, log: Path, way: str) -> None:
+    check(start, log, way, seed=WAYS.index(way))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["tensorflow", "own-tensorflow"])
+def test_each_sample_is_used_once_by_a_pipeline_of_tensorflow(
+    start: Start, log: Path, way: str
+) -> None:
+    check(start, log, way, seed=7)
+
+
+def check(start: Start, log: Path, way: str, *, seed: int) -> None:
     until = log / "until"
     job = start(
         "pipelines.py",
@@ -27,9 +39,9 @@ def test_each_sample_is_used_once(start: Start, log: Path, way: str) -> None:
         workers=3,
     )
     wait_step(job, 5)
-    shake(job, seed=WAYS.index(way))
+    shake(job, seed=seed)
     until.touch()
-    result = job.wait(60)
+    result = job.wait(90)
     assert result.state == "finished", result.why
     journal = read_journal(log)
     epochs = len(journal.used())

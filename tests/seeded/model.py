@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from edl.protocol.drawing import DrawnLedger
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.shards import ShardLedger, ShardPart
 from tests.seeded.plan import Plan
@@ -30,6 +31,15 @@ def gradient(indexes: tuple[int, ...]) -> int:
 
 def ledger_of(plan: Plan) -> MapLedger | ShardLedger:
     """The data of a plan's job."""
+    if plan.shards and plan.seed % 2:
+        return DrawnLedger.prepared(
+            plan.shards,
+            batch=plan.batch,
+            seed=plan.seed,
+            epochs=plan.epochs,
+            shuffle=True,
+            ahead=0,
+        )
     if plan.shards:
         return ShardLedger.opened(plan.shards, batch=plan.batch, seed=plan.seed, epochs=plan.epochs)
     return MapLedger(

@@ -349,7 +349,7 @@ class Trainer:
             kind=kind,
             step=progress.step,
             samples=part.count if part else 0,
-            want=0,
+            want=progress.step % 3,
             back=0,
             compute_us=int(host.plan.step_s * 1e6),
             leaving=self.wish,

@@ -78,7 +78,28 @@ def batches(shards: Any, way: str) -> Iterator[list[int]]:
         return iter(own)
     if way == "own-thread":
         return ahead(batched(samples, OWN_BATCH), 3)
+    if way == "tensorflow":
+        return iter(shards.batches(of_tensorflow(shards).prefetch(16).as_numpy_iterator()))
+    if way == "own-tensorflow":
+        batches = of_tensorflow(shards).batch(OWN_BATCH).prefetch(3).as_numpy_iterator()
+        return (rows.tolist() for rows in batches)
     raise ValueError(way)
+
+
+def of_tensorflow(shards: Any) -> Any:
+    import tensorflow
+
+    numbers = [tensorflow.TensorSpec((), tensorflow.int64)] * 4
+    signature = (tensorflow.TensorSpec((), tensorflow.string), *numbers)
+
+    def samples(path: Any, offset: Any, length: Any, epoch: Any, index: Any) -> Any:
+        start, size = (tensorflow.cast(4 * part, tensorflow.int32) for part in (offset, length))
+        raw = tensorflow.strings.substr(tensorflow.io.read_file(path), start, size)
+        rows = tensorflow.io.decode_raw(raw, tensorflow.int32)
+        return tensorflow.data.Dataset.from_tensor_slices(rows)
+
+    made = tensorflow.data.Dataset.from_generator(shards, output_signature=signature)
+    return made.flat_map(samples)
 
 
 def step_by_step(shards: Any) -> Iterator[list[int]]:
