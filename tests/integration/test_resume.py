@@ -235,3 +235,27 @@ def test_what_cannot_be_is_told_at_once(start: Start, log: Path, tmp_path: Path)
         with pytest.raises(UsageError, match=words):
             start("journal.py", "--log", str(log), checkpoint=where)
     assert not list((tmp_path / "home/jobs").iterdir())
+
+
+@pytest.mark.parametrize("way", ["read", "own-thread"])
+def test_what_pipelines_had_drawn_is_drawn_again_after_a_restart(
+    start: Start, log: Path, tmp_path: Path, way: str
+) -> None:
+    kept, end = tmp_path / "kept", tmp_path / "end"
+    job = start(
+        *("pipelines.py", "--log", str(log), "--until", str(end), "--way", way),
+        workers=2,
+        checkpoint=str(kept),
+    )
+    await_saved(job, kept, 14)
+    for worker in job.status().workers:
+        os.kill(worker.pid, signal.SIGKILL)
+    until(lambda: job.restarts() == 1, "a job that has begun again")
+    end.touch()
+    result = job.wait(120)
+    assert (result.state, result.restarts) == ("finished", 1), result
+    journal = read_journal(log)
+    resumed = min(line["step"] for line in journal.lines["w2"] if "step" in line)
+    whole = runs_of(journal, resumed, 2)
+    whole.check_exactly_once(samples=203, epochs=set(range(len(whole.used()))))
+    assert job.audit().exact, job.audit().fault
