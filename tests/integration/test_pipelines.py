@@ -12,7 +12,7 @@ import pytest
 from tests.integration.conftest import Start
 from tests.integration.judge import read_journal
 from tests.integration.test_failures import wait_step
-from tests.integration.test_readers import shake
+from tests.integration.test_readers import ADJUSTMENTS, KILLS, shake
 
 SAMPLES, BATCH = 203, 10
 WAYS = ("read", "thread", "torch", "shards", "own-torch", "own-thread")
@@ -23,6 +23,11 @@ def test_each_sample_is_used_once(start: Start, log: Path, way: str) -> None:
     check(start, log, way, seed=WAYS.index(way))
 
 
+@pytest.mark.parametrize("way", ["thread", "shards", "own-thread"])
+def test_one_loop_is_one_epoch(start: Start, log: Path, way: str) -> None:
+    check(start, log, way, "--epochs", seed=9, adjustments=3, kills=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["tensorflow", "own-tensorflow"])
 def test_each_sample_is_used_once_by_a_pipeline_of_tensorflow(
@@ -31,15 +36,23 @@ def test_each_sample_is_used_once_by_a_pipeline_of_tensorflow(
     check(start, log, way, seed=7)
 
 
-def check(start: Start, log: Path, way: str, *, seed: int) -> None:
+def check(
+    start: Start,
+    log: Path,
+    way: str,
+    *more: str,
+    seed: int,
+    adjustments: int = ADJUSTMENTS,
+    kills: int = KILLS,
+) -> None:
     until = log / "until"
     job = start(
         "pipelines.py",
-        *("--log", str(log), "--until", str(until), "--way", way),
+        *("--log", str(log), "--until", str(until), "--way", way, *more),
         workers=3,
     )
     wait_step(job, 5)
-    shake(job, seed=seed)
+    shake(job, seed=seed, adjustments=adjustments, kills=kills)
     until.touch()
     result = job.wait(90)
     assert result.state == "finished", result.why

@@ -47,9 +47,18 @@ def test_what_the_loop_holds_is_not_drawn_again() -> None:
     drawn = drawing()
     drawn.tell(0, [Piece(0, 0, 10)])
     drawn.draw(4)
-    assert drawn.flowed(3) == (3, 0)
-    drawn.tell(0, [Piece(0, 0, 10)], held=3)
+    assert drawn.flowed(3) == ([Piece(0, 0, 3)], [])
+    drawn.tell(0, [Piece(0, 3, 7)])
     assert drawn.draw() == Shard(path="a", offset=4, length=6, epoch=0, index=0)
+
+
+def test_what_a_lost_step_had_handed_out_is_nobodys_any_more() -> None:
+    drawn = drawing()
+    drawn.tell(0, [Piece(0, 0, 2), Piece(1, 0, 3)])
+    lengths(drawn, 2)
+    drawn.tell(0, [Piece(0, 0, 2), Piece(1, 5, 2)])
+    assert drawn.draw() == Shard(path="b", offset=105, length=2, epoch=0, index=1)
+    assert drawn.flowed(7) == ([Piece(0, 0, 2)], [Piece(1, 5, 2)])
 
 
 def test_samples_of_an_earlier_epoch_are_nobodys() -> None:
@@ -58,7 +67,7 @@ def test_samples_of_an_earlier_epoch_are_nobodys() -> None:
     drawn.draw(4)
     drawn.tell(1, [Piece(1, 0, 10)])
     drawn.draw(4)
-    assert drawn.flowed(6) == (0, 2)
+    assert drawn.flowed(6) == ([], [Piece(1, 0, 2)])
 
 
 def test_more_samples_than_were_drawn_are_refused() -> None:
@@ -92,7 +101,7 @@ def test_stand_ins_fill_up_a_batch_and_no_more() -> None:
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(lengths, drawn, 2).result() == [3, 5]
         beyond = thread.submit(drawn.draw)
-        assert drawn.flowed(8) == (3, 0)
+        assert drawn.flowed(8) == ([Piece(0, 0, 3)], [])
         stand_in = beyond.result()
         assert stand_in is not None
         assert stand_in.length == 8
@@ -108,7 +117,7 @@ def test_a_step_counts_up_to_the_first_stand_in() -> None:
     plan = StepPlan(step=1, generation=1, rank=0, size=1, part=part, total=13)
     assert drawn.narrowed(plan).count == 3
     drawn.draw()
-    assert drawn.flowed(9) == (3, 4)
+    assert drawn.flowed(9) == ([Piece(0, 0, 3)], [Piece(1, 0, 4)])
 
 
 def test_two_ranges_are_wanted_beside_the_one_that_is_read() -> None:

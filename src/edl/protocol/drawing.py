@@ -137,7 +137,7 @@ class DrawnLedger(ShardLedger):
             self,
             queues=tuple(queues),
             returned=(*returned, *self.returned),
-            usual=max(used.values(), default=0),
+            usual=max(used.values(), default=0) or self.usual,
         )
         return after._dealt(wanted) if any(wanted.values()) else after
 

@@ -16,7 +16,7 @@ from edl.errors import UsageError
 from edl.protocol.drawing import DrawnLedger
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.record import STOP, Announcement, Kind, StepRecord, loudest
-from edl.protocol.shards import ShardLedger, ShardPart
+from edl.protocol.shards import Piece, ShardLedger, ShardPart, common
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
@@ -89,7 +89,8 @@ class Progress:
         self.ledger: Ledger = ledger
         self.step = step
         self.ended = False
-        self.back = 0  # of this worker's queue: flowed by in steps that did not count
+        self.passed: list[Piece] = []  # this worker's, that flowed by in steps that did not count
+        self.back = 0  # how many of them are at the front of its queue
         self.announced: Switch | None = None  # what the last round announced for later
         self._prepared: dict[int, Generation] = {}
         self._take_place(generation)
@@ -151,6 +152,7 @@ class Progress:
         part: Slice | ShardPart | None = None
         if isinstance(self.ledger, DrawnLedger):
             self.ledger = self.ledger.provided(carriers)
+            self.back = common(self.passed, self.ledger.queue_of(self.me))
             if self.me in carriers:
                 part = self.ledger.slice_of(self.me, carriers, back=self.back)
         elif self.me in carriers:
@@ -195,7 +197,7 @@ class Progress:
             )
         else:
             self._settled = self.ledger = ledger.committed(decided.samples)
-        self.step, self.back = self.step + 1, 0
+        self.step, self.back, self.passed = self.step + 1, 0, []
         self.entering = False
 
     def close(self) -> None:
@@ -225,5 +227,5 @@ class Progress:
         self._settled = theirs
         self.ledger = theirs.entered(self._workers)
         if values["step"] != self.step:
-            self.back = 0
+            self.passed = []
         self.step = values["step"]

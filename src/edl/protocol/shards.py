@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from edl.protocol.permutation import Permutation
 from edl.protocol.topology import split
 from edl.types import WorkerId
 
-__all__ = ["Piece", "ShardLedger", "ShardPart", "Table", "amount", "cut"]
+__all__ = ["Piece", "ShardLedger", "ShardPart", "Table", "amount", "common", "cut"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -281,6 +281,20 @@ def cut(queue: Sequence[Piece], count: int) -> tuple[tuple[Piece, ...], tuple[Pi
         front.append(piece)
         count -= piece.length
     return tuple(front), tuple(rest)
+
+
+def common(known: Iterable[Piece], queue: Sequence[Piece]) -> int:
+    """How many samples at the front of a queue are those that are known, in the same order."""
+    count, rest = 0, list(queue)
+    for piece in known:
+        offset, end = piece.offset, piece.offset + piece.length
+        while offset < end:
+            if not rest or (rest[0].partition, rest[0].offset) != (piece.partition, offset):
+                return count
+            length = min(end - offset, rest[0].length)
+            _, rest[:1] = cut(rest[:1], length)
+            offset, count = offset + length, count + length
+    return count
 
 
 def amount(pieces: Sequence[Piece]) -> int:

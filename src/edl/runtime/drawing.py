@@ -14,10 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from edl.errors import UsageError
 from edl.protocol.progress import StepPlan
-from edl.protocol.shards import Piece, ShardPart, amount, cut
+from edl.protocol.shards import Piece, ShardPart, amount, common, cut
 from edl.runtime.partitions import Partition, Shard
 
 __all__ = ["STAND_IN", "Drawing"]
@@ -35,20 +36,23 @@ _WARN_S = 10.0
 class _Run:
     """Samples that were drawn one after another."""
 
-    rows: int
+    piece: Piece
     epoch: int
-    real: bool
+    real: bool  # this worker's own; False: a stand-in, or no longer its own
 
 
 class Drawing:
     """One worker's shards, from the ledger to its pipeline."""
 
-    def __init__(self, partitions: Sequence[Partition], *, ahead: int) -> None:
+    def __init__(
+        self, partitions: Sequence[Partition], *, ahead: int, thread: int | None = None
+    ) -> None:
+        """`thread`: the one that trains, if it is not this one."""
         self.partitions = partitions
         self.counted = ahead > 0  # the script says how many samples a step took
         self._ahead = ahead
         self._mean = max(1, sum(part.length for part in partitions) // len(partitions))
-        self._thread = threading.get_ident()
+        self._thread = thread or threading.get_ident()
         self._changed = threading.Condition()
         self._epoch = 0
         self._undrawn: deque[Piece] = deque()
@@ -60,12 +64,25 @@ class Drawing:
 
     # -- what the training thread says -----------------------------------------------------
 
-    def tell(self, epoch: int, queue: Sequence[Piece], *, held: int = 0) -> None:
-        """The worker's queue by the ledger; the loop holds the first `held` samples of it."""
+    def tell(self, epoch: int, queue: Sequence[Piece]) -> None:
+        """The worker's queue by the ledger, without what has come out of the pipeline already.
+
+        A hand-out that came to nothing, as a peer was lost in its step, is made anew and may
+        differ; whatever is in line and not in the queue's order any more is nobody's.
+        """
         with self._changed:
             self._epoch = epoch
-            drawn = sum(run.rows for run in self._runs if run.real and run.epoch == epoch)
-            self._undrawn = deque(cut(queue, held + drawn)[1])
+            line = [run.piece for run in self._runs if run.real and run.epoch == epoch]
+            same = common(line, queue)
+            self._undrawn = deque(cut(queue, same)[1])
+            judged: deque[_Run] = deque()
+            for run in self._runs:
+                own = run.real and run.epoch == epoch
+                front, rest = cut([run.piece], same if own else 0)
+                same -= amount(front)
+                judged.extend(_Run(piece, epoch, real=True) for piece in front)
+                judged.extend(_Run(piece, epoch, real=False) for piece in rest)
+            self._runs = judged
             self._changed.notify_all()
 
     def pad(self, *, padded: bool, usual: int | None) -> None:
@@ -95,36 +112,34 @@ class Drawing:
     def has_own(self) -> bool:
         """Whether the pipeline has, or will get, samples of this worker's."""
         with self._changed:
-            flowing = any(run.real and run.epoch == self._epoch for run in self._runs)
-            return flowing or bool(self._undrawn)
+            return any(run.real for run in self._runs) or bool(self._undrawn)
 
     def narrowed(self, plan: StepPlan) -> StepPlan:
-        """A step's samples up to the first stand-in that is in line already."""
+        """A step's samples up to the first one in line already that is not of them."""
         part = plan.part
         if not isinstance(part, ShardPart):
             return plan
-        before = 0
         with self._changed:
-            for run in self._runs:
-                if not run.real or run.epoch != part.epoch:
-                    break
-                before += run.rows
-            else:
-                return plan
-        kept = replace(part, pieces=cut(part.pieces, before)[0])
-        return replace(plan, part=kept if before else None)
+            real = [run.real and run.epoch == part.epoch for run in self._runs]
+            own = list(takewhile(lambda run: run.real and run.epoch == part.epoch, self._runs))
+            same = common([run.piece for run in own], part.pieces)
+        if all(real) and same == amount([run.piece for run in own]):
+            return plan
+        kept = replace(part, pieces=cut(part.pieces, same)[0])
+        return replace(plan, part=kept if same else None)
 
-    def came_out(self) -> bool:
-        """A sample has come out of the pipeline: whether it is one of this worker's own."""
-        return self.flowed(1) == (1, 0)
+    def came_out(self) -> Piece | None:
+        """A sample has come out of the pipeline: which one of this worker's own it is, if any."""
+        own, _ = self.flowed(1)
+        return own[0] if own else None
 
-    def flowed(self, samples: int) -> tuple[int, int]:
-        """So many samples came out of the pipeline: how many of this worker's own came before any
-        stand-in, and how many after one."""
-        found = [0, 0]
+    def flowed(self, samples: int) -> tuple[list[Piece], list[Piece]]:
+        """So many samples came out of the pipeline: this worker's own before any other one, and
+        those behind."""
+        found: tuple[list[Piece], list[Piece]] = ([], [])
         behind = 0
         with self._changed:
-            drawn = sum(run.rows for run in self._runs)
+            drawn = self._in_line()
             if samples > drawn:
                 raise UsageError(
                     f"{samples} samples came out of a pipeline that was given {drawn}: it must "
@@ -132,17 +147,18 @@ class Drawing:
                 )
             while samples:
                 run = self._runs[0]
-                taken = min(run.rows, samples)
-                run.rows -= taken
-                samples -= taken
-                if run.real and run.epoch == self._epoch:
-                    found[behind] += taken
+                taken, rest = cut([run.piece], samples)
+                samples -= taken[0].length
+                if run.real:
+                    found[behind].extend(taken)
                 else:
                     behind = 1
-                if not run.rows:
+                if rest:
+                    run.piece = rest[0]
+                else:
                     self._runs.popleft()
             self._changed.notify_all()
-        return found[0], found[1]
+        return found
 
     # -- what a pipeline calls, in whatever thread -----------------------------------------
 
@@ -168,7 +184,7 @@ class Drawing:
                         "data.waiting why=the pipeline has been given all %d samples that are this "
                         "worker's and asks for more; if training stands still, it needs a larger "
                         "read_ahead=, or must not hold samples back",
-                        sum(run.rows for run in self._runs),
+                        self._in_line(),
                     )
         return None
 
@@ -178,7 +194,7 @@ class Drawing:
             rest = Piece(piece.partition, piece.offset + most, piece.length - most)
             self._undrawn.appendleft(rest)
             piece = Piece(piece.partition, piece.offset, most)
-        self._runs.append(_Run(piece.length, self._epoch, real=True))
+        self._runs.append(_Run(piece, self._epoch, real=True))
         return self._shard(piece)
 
     def _lacking(self, here: bool) -> int:
@@ -186,17 +202,20 @@ class Drawing:
         if self._stand_ins:
             self._stand_ins -= 1
             return STAND_IN
-        if self._usual is None:
-            return STAND_IN if self._padded else 0
-        if not (self._padded or here):
+        if not (self._padded or (here and self.counted)):
             return 0
+        if self._usual is None:
+            return STAND_IN
         # No more than the next batch takes: more would still be in line when real ones come.
-        return max(1 if here else 0, self._usual - sum(run.rows for run in self._runs))
+        return max(1 if here else 0, self._usual - self._in_line())
 
     def _stand_in(self, lacking: int) -> Shard:
-        rows = min(max(lacking, 1), self.partitions[0].length)
-        self._runs.append(_Run(rows, self._epoch, real=False))
-        return self._shard(Piece(0, 0, rows))
+        piece = Piece(0, 0, min(max(lacking, 1), self.partitions[0].length))
+        self._runs.append(_Run(piece, self._epoch, real=False))
+        return self._shard(piece)
+
+    def _in_line(self) -> int:
+        return sum(run.piece.length for run in self._runs)
 
     def _shard(self, piece: Piece) -> Shard:
         whole = self.partitions[piece.partition]

@@ -72,7 +72,12 @@ class OwnLoop:
     """A loop of the script's own over a pipeline: a step opens when the one before it has ended."""
 
     def __init__(
-        self, session: Session, *, epochs: int, on_begin: Callable[[], None], reduced: Reduced
+        self,
+        session: Session,
+        *,
+        epochs: int | None,
+        on_begin: Callable[[], None],
+        reduced: Reduced,
     ) -> None:
         self._session = session
         self._on_begin = on_begin

@@ -16,6 +16,7 @@ from edl.errors import GroupBroken, Leave, UsageError
 from edl.protocol.events import SwitchDecided
 from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
+from edl.protocol.shards import Piece, amount
 from edl.protocol.topology import Generation
 from edl.runtime.agent import Agent
 from edl.runtime.audit import audit_of
@@ -202,8 +203,8 @@ class Rounds:
         exchange = self._launch(kind)
         return self.progress.judge([unpack(row) for row in exchange.result()])
 
-    def _flowed(self, samples: int | None) -> tuple[int, int]:
-        """How many of this worker's own samples the step used, and how many only flowed by."""
+    def _flowed(self, samples: int | None) -> tuple[list[Piece], list[Piece]]:
+        """Which of this worker's own samples the step used, and which only flowed by."""
         assert self.plan is not None
         if self.after_step is None or self.drawing is None:
             if samples is not None and self.plan.count not in (0, samples):
@@ -212,7 +213,7 @@ class Rounds:
                     f"{self.plan.count}; use edl.local_batch_size() samples, or make the "
                     "elastic_shard_generator without batch_size"
                 )
-            return 0, 0
+            return [], []
         if samples is None or samples < 0:
             raise UsageError(
                 f"notify_batch_end(samples={samples}): without batch_size only the script knows "
@@ -220,8 +221,8 @@ class Rounds:
             )
         used, passed = self.drawing.flowed(samples)
         if not self.plan.count:
-            used, passed = 0, used + passed
-        self._used = used
+            used, passed = [], used + passed
+        self._used = amount(used)
         return used, passed
 
     def _counted(self, decided: Round, records: list[StepRecord]) -> Round:

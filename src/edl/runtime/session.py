@@ -231,7 +231,9 @@ class Session(Rounds):
         if self._mender.fault is not None:
             self._mended_end()
         if self.after_step is not None and self.progress is not None:
-            self.progress.back += passed + (used if self.progress.step == before else 0)
+            if self.progress.step == before:
+                self.progress.passed += used
+            self.progress.passed += passed
             self.after_step()
 
     def _commit(self) -> None:

@@ -17,14 +17,14 @@ from typing import Any
 from edl.errors import UsageError
 from edl.protocol.drawing import DrawnLedger
 from edl.protocol.progress import StepPlan
-from edl.protocol.shards import Piece, ShardPart, cut
+from edl.protocol.shards import Piece, ShardPart, common, cut
 from edl.runtime.drawing import STAND_IN, Drawing
 from edl.runtime.loop import OwnLoop, steps
 from edl.runtime.partitions import Partition, Shard
 from edl.runtime.producer import Producer
 from edl.runtime.session import Session
 
-__all__ = ["ShardGenerator"]
+__all__ = ["Rows", "ShardGenerator"]
 
 Source = Callable[[Shard], Iterable[Any]] | Iterable[Any]
 
@@ -33,7 +33,7 @@ _BUFFER, READ_AHEAD = 256, 4096
 
 
 class ShardGenerator:
-    """Callable and iterable: each iteration goes over all epochs from where the job is."""
+    """Callable and iterable: an iteration is one epoch, or all of them if it was told how many."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ShardGenerator:
         partitions: Sequence[Partition],
         *,
         batch_size: int | None,
-        epochs: int,
+        epochs: int | None,
         seed: int,
         shuffle: bool,
         read_ahead: int | None,
@@ -62,7 +62,7 @@ class ShardGenerator:
         self._lock = threading.Lock()
         self._loop: OwnLoop | None = None
         self._led = False
-        ahead = (read_ahead or READ_AHEAD) if batch_size is None else 0
+        self._ahead = ahead = (read_ahead or READ_AHEAD) if batch_size is None else 0
         self._drawing = Drawing(partitions, ahead=ahead)
         if session.audit is not None:
             session.audit.name([(part.path, part.offset, part.length) for part in partitions])
@@ -71,7 +71,7 @@ class ShardGenerator:
                 [part.length for part in partitions],
                 batch=batch_size or 0,
                 seed=seed,
-                epochs=epochs,
+                epochs=epochs or 0,
                 shuffle=shuffle,
                 ahead=ahead,
             )
@@ -123,7 +123,7 @@ class ShardGenerator:
             most = max(_BUFFER, 4 * self.batch_size)
             source = Producer(lambda: drawing.draw(most), source)
             ends.append(source.close)
-        rows = _Rows(self._session, drawing, source)
+        rows = Rows(self._session, drawing, source)
         return self._steps(rows.fetch, self._micro_batch, ends)
 
     # -- shard by shard, in the training thread --------------------------------------------
@@ -180,7 +180,8 @@ class ShardGenerator:
     def _drawn(self) -> Iterator[Shard]:
         if not self._led:
             self._begin()
-        while (shard := self._drawing.draw()) is not None:
+        drawing = self._drawing
+        while (shard := drawing.draw()) is not None:
             yield shard
 
     def _begin(self) -> None:
@@ -188,6 +189,7 @@ class ShardGenerator:
         with self._lock:
             if self._loop is not None:
                 return
+            self._drawing = Drawing(self.partitions, ahead=self._ahead, thread=self._thread)
             self._session.drawing = self._drawing
             self._loop = OwnLoop(
                 self._session,
@@ -203,7 +205,7 @@ class ShardGenerator:
         session = self._session
         assert self._loop is not None
         if not self._loop.open():
-            session.after_step = None
+            session.after_step = self._loop = None
             self._drawing.finish()
             return
         progress = session.progress
@@ -218,7 +220,7 @@ class ShardGenerator:
         self._drawing.tell(ledger.epoch, queue)
 
 
-class _Rows:
+class Rows:
     """Samples that came out of a pipeline, for as long as a step may need them again."""
 
     def __init__(self, session: Session, drawing: Drawing, source: Iterable[Any]) -> None:
@@ -226,7 +228,7 @@ class _Rows:
         self._drawing = drawing
         self._source = source
         self._pipeline: Iterator[Any] | None = None
-        self._held: deque[Any] = deque()  # in the order of this worker's queue
+        self._held: deque[tuple[Any, Piece]] = deque()  # and which of this worker's queue each is
         self._place = (-1, -1)  # epoch and step of what was fetched last
         self._count = 0
         self._seen: list[Any] = []
@@ -245,22 +247,26 @@ class _Rows:
             for _ in range(self._count):
                 self._held.popleft()
         self._place, self._count = (ledger.epoch, plan.step), plan.count
-        self._drawing.tell(ledger.epoch, ledger.queue_of(progress.me), held=len(self._held))
+        queue = ledger.queue_of(progress.me)
+        same = common([piece for _, piece in self._held], queue)
+        while len(self._held) > same:
+            self._held.pop()
+        self._drawing.tell(ledger.epoch, cut(queue, same)[1])
         if not plan.count:
             return self._stand_in()
         while len(self._held) < start + rows:
             self._held.append(self._own())
-        found = [self._held[index] for index in range(start, start + rows)]
+        found = [self._held[index][0] for index in range(start, start + rows)]
         self._seen = found[:STAND_IN]
         return found
 
-    def _own(self) -> Any:
+    def _own(self) -> tuple[Any, Piece]:
         while True:
-            row, own = self._next()
-            if own:
-                return row
+            row, piece = self._next()
+            if piece is not None:
+                return row, piece
 
-    def _next(self) -> tuple[Any, bool]:
+    def _next(self) -> tuple[Any, Piece | None]:
         if self._pipeline is None:
             self._pipeline = iter(self._source)
         try:
@@ -280,13 +286,16 @@ class _Rows:
         if not self._seen and not self._held:
             self._drawing.ask_stand_in()
             while len(self._seen) < min(STAND_IN, self._drawing.partitions[0].length):
-                row, own = self._next()
-                (self._held if own else self._seen).append(row)
-        return list(self._held)[:STAND_IN] or self._seen
+                row, piece = self._next()
+                if piece is not None:
+                    self._held.append((row, piece))
+                else:
+                    self._seen.append(row)
+        return [row for row, _ in list(self._held)[:STAND_IN]] or self._seen
 
 
 def _check(
-    batch_size: int | None, epochs: int, read_ahead: int | None, micro_batch: int | None
+    batch_size: int | None, epochs: int | None, read_ahead: int | None, micro_batch: int | None
 ) -> None:
     given = {
         "batch_size": batch_size,

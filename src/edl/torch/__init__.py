@@ -168,7 +168,7 @@ def elastic_shard_generator(
     partitions: _Given,
     *,
     batch_size: int | None = None,
-    epochs: int = 1,
+    epochs: int | None = None,
     seed: int = 0,
     shuffle: bool = True,
     record_bytes: int | None = None,
@@ -183,6 +183,8 @@ def elastic_shard_generator(
     or paths and patterns: files of records of `record_bytes`, cut into partitions of
     `partition_samples`; without it every file is one sample. Each is read by one worker, unless
     membership changes or the epoch ends: then its unread rest goes to another.
+
+    One iteration is one epoch, inside `edl.epochs(n)`; with `epochs` it goes over all of them.
 
     With `batch_size`, the aggregate batch, iterate over `.batches(read)` to get one list of samples
     a step, or over the generator itself. Without, let a pipeline make batches of its own of the

@@ -116,6 +116,7 @@ def main() -> None:
     parser.add_argument("--log", required=True)
     parser.add_argument("--until", required=True)
     parser.add_argument("--way", required=True)
+    parser.add_argument("--epochs", action="store_true", help="one loop is one epoch")
     parser.add_argument("--pause", type=float, default=0.03)
     options = parser.parse_args()
     edl.init()
@@ -133,11 +134,30 @@ def main() -> None:
         record_bytes=4,
         partition_samples=16,
         batch_size=None if own else BATCH,
-        epochs=100_000,
+        epochs=None if options.epochs else 100_000,
         seed=3,
     )
     log = journal.Log(options.log)
-    for batch in batches(shards, options.way):
+    if options.epochs:
+        for _ in edl.epochs(100_000):
+            train(batches(shards, options.way), model, optimizer, log, options)
+            if edl.all_reduce(float(Path(options.until).exists()), "max"):
+                break
+    else:
+        train(batches(shards, options.way), model, optimizer, log, options)
+    edl.shutdown()
+    log.end(model, optimizer)
+
+
+def train(
+    found: Iterator[list[int]],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    log: Any,
+    options: argparse.Namespace,
+) -> None:
+    own = options.way.startswith("own")
+    for batch in found:
         rows = edl.local_batch_size()
         indexes = torch.tensor(batch)
         loss = (model(indexes[:, None].float() / SAMPLES) - 1.0).square().mean()
@@ -149,10 +169,10 @@ def main() -> None:
         epoch = edl.epoch()
         log.end_batch(model, optimizer, samples=len(batch) if own else None)
         ended = edl.epoch() != epoch if own else edl.step() % 21 == 0
-        if ended and edl.all_reduce(float(Path(options.until).exists()), "max"):
+        if options.epochs or not ended:
+            continue
+        if edl.all_reduce(float(Path(options.until).exists()), "max"):
             break
-    edl.shutdown()
-    log.end(model, optimizer)
 
 
 if __name__ == "__main__":
