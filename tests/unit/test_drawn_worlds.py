@@ -39,11 +39,24 @@ class Side:
     def __init__(self, me: WorkerId, *, ahead: int) -> None:
         self.me = me
         self.drawing = Drawing(PARTITIONS, ahead=ahead)
-        self.progress = SimpleNamespace(me=me, ledger=None)
+        self.progress: Any = SimpleNamespace(me=me, ledger=None, back=0, passed=[])
         session: Any = SimpleNamespace(progress=self.progress)
         self.line = self.pipeline()
         self.rows = Rows(session, self.drawing, self.line)
-        self.passed: list[Piece] = []
+        self.fetched: list[int] = []
+
+    @property
+    def passed(self) -> list[Piece]:
+        return list(self.progress.passed)
+
+    def fetch(self, samples: int) -> None:
+        """The pipeline runs ahead of the loop."""
+        while len(self.fetched) < samples:
+            self.fetched.append(next(self.line))
+
+    def foresee(self, ledger: DrawnLedger, members: list[WorkerId]) -> None:
+        self.progress.ledger, self.progress.carriers = ledger, members
+        self.drawing.foresee(self.progress)
 
     def pipeline(self) -> Iterator[int]:
         while (shard := self.drawing.draw()) is not None:
@@ -73,15 +86,14 @@ def led(side: Side, ledger: DrawnLedger, carriers: list[WorkerId], step: int) ->
 
 def own(side: Side, ledger: DrawnLedger, carriers: list[WorkerId], size: int) -> Taken:
     """The step of a loop whose pipeline makes batches of its own."""
-    queue = ledger.queue_of(side.me)
-    back = common(side.passed, queue)
+    back = common(side.passed, ledger.queue_of(side.me))
     part = ledger.slice_of(side.me, carriers, back=back) if side.me in carriers else None
     part = part if part is not None and part.count else None
     plan = StepPlan(step=0, generation=1, rank=0, size=1, part=part, total=0)
-    plan = side.drawing.narrowed(plan)
-    side.drawing.pad(padded=ledger.free() == 0 or not plan.count, usual=ledger.usual or None)
-    side.drawing.tell(ledger.epoch, ledger.slice_of(side.me, carriers, back=back).pieces)
-    rows = [next(side.line) for _ in range(size)]
+    side.progress.ledger, side.progress.back = ledger, back
+    plan = side.drawing.opened(plan, side.progress)
+    side.fetch(size)
+    rows, side.fetched = side.fetched[:size], side.fetched[size:]
     used, passed = side.drawing.flowed(size)
     if not plan.count:
         used, passed = [], used + passed
@@ -125,7 +137,7 @@ def run_world(seed: int, *, batch: int) -> int:
             for name in [lost, *newcomers]:
                 del sides[name]
             for name, side in sides.items():
-                side.passed += taken[name].used + taken[name].passed
+                side.progress.passed += taken[name].used + taken[name].passed
             ledger, newcomers = settled.entered(list(sides)), []
             continue
         for each in taken.values():
@@ -134,9 +146,13 @@ def run_world(seed: int, *, batch: int) -> int:
             {name: amount(each.used) for name, each in taken.items()},
             wanted={name: side.drawing.want() for name, side in sides.items()},
             back={name: each.back for name, each in taken.items()},
+            told=0 if batch else size,
         )
         for name, side in sides.items():
-            side.passed = taken[name].passed
+            side.progress.passed = taken[name].passed
+            if not batch and not ledger.epoch_over():
+                side.foresee(ledger, list(sides))
+                side.fetch(rng.randint(0, 6))
         step, newcomers = step + 1, []
         if chance > 0.85 and len(sides) < 6:
             if len(sides) > 1 and rng.random() < 0.5:

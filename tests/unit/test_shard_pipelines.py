@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from edl.errors import UsageError
-from edl.protocol.progress import StepPlan
-from edl.protocol.shards import Piece, ShardPart
+from edl.protocol.drawing import DrawnLedger
+from edl.protocol.progress import Progress
+from edl.protocol.shards import Piece
+from edl.protocol.topology import draw_first
 from edl.runtime.drawing import Drawing
 from edl.runtime.partitions import Partition, Shard
 from edl.runtime.producer import Producer
+from edl.types import Address, Gpu, Member, WorkerId
 
 PARTITIONS = [Partition("a", 0, 10), Partition("b", 100, 10)]
 
@@ -94,10 +98,20 @@ def test_another_thread_waits_until_it_is_told() -> None:
         assert last.result() is None
 
 
+def progress_of(*queue: Piece, usual: int) -> Progress:
+    """A job of one worker whose queue this is, and nothing is free."""
+    me = WorkerId("w0")
+    member = Member(worker=me, address=Address("", 0), host="", slot=Gpu("", 0), pid=0)
+    ledger = DrawnLedger.prepared([10, 10], batch=0, seed=0, epochs=1, shuffle=False, ahead=100)
+    ledger = replace(ledger, queues=((me, queue),), handed=2, untouched=0, usual=usual)
+    return Progress(
+        me=me, generation=draw_first([member], number=1, leader=me, token=1), ledger=ledger
+    )
+
+
 def test_stand_ins_fill_up_a_batch_and_no_more() -> None:
     drawn = drawing(ahead=100)
-    drawn.tell(0, [Piece(0, 0, 3)])
-    drawn.pad(padded=True, usual=8)
+    drawn.foresee(progress_of(Piece(0, 0, 3), usual=8))
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(lengths, drawn, 2).result() == [3, 5]
         beyond = thread.submit(drawn.draw)
@@ -109,13 +123,12 @@ def test_stand_ins_fill_up_a_batch_and_no_more() -> None:
 
 def test_a_step_counts_up_to_the_first_stand_in() -> None:
     drawn = drawing(ahead=100)
-    drawn.tell(0, [Piece(0, 0, 3)])
-    drawn.pad(padded=True, usual=5)
+    drawn.foresee(progress_of(Piece(0, 0, 3), usual=5))
     lengths(drawn, 2)
-    drawn.tell(0, [Piece(0, 0, 3), Piece(1, 0, 10)])
-    part = ShardPart(epoch=0, pieces=(Piece(0, 0, 3), Piece(1, 0, 10)))
-    plan = StepPlan(step=1, generation=1, rank=0, size=1, part=part, total=13)
-    assert drawn.narrowed(plan).count == 3
+    progress = progress_of(Piece(0, 0, 3), Piece(1, 0, 10), usual=5)
+    plan = progress.plan()
+    assert plan.count == 13
+    assert drawn.opened(plan, progress).count == 3
     drawn.draw()
     assert drawn.flowed(9) == ([Piece(0, 0, 3)], [Piece(1, 0, 4)])
 

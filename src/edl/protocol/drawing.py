@@ -31,7 +31,7 @@ class DrawnLedger(ShardLedger):
     """Queues that stay with their workers."""
 
     ahead: int = 0  # samples that everyone has in its queue before the first step is counted
-    usual: int = 0  # the most that one worker used in the last step
+    usual: int = 0  # the largest batch that a pipeline has made by itself
 
     @staticmethod
     def prepared(
@@ -112,9 +112,11 @@ class DrawnLedger(ShardLedger):
         *,
         wanted: Mapping[WorkerId, int] = _NOBODY,
         back: Mapping[WorkerId, int] = _NOBODY,
+        told: int = 0,
     ) -> DrawnLedger:
         """The ledger after a step. `wanted`: how many ranges each wants besides; `back`: how many
-        samples at the front of each queue flowed by in steps that did not count."""
+        samples at the front of each queue flowed by in steps that did not count; `told`: the
+        largest batch that a pipeline made by itself."""
         total = sum(used.values())
         if not self.counted and total != self.step_size():
             raise ValueError(
@@ -137,7 +139,7 @@ class DrawnLedger(ShardLedger):
             self,
             queues=tuple(queues),
             returned=(*returned, *self.returned),
-            usual=max(used.values(), default=0) or self.usual,
+            usual=max(self.usual, told),
         )
         return after._dealt(wanted) if any(wanted.values()) else after
 
@@ -154,7 +156,7 @@ class DrawnLedger(ShardLedger):
     def _dealt(self, wanted: Mapping[WorkerId, int]) -> DrawnLedger:
         workers = [worker for worker, _ in self.queues]
         deal = _Deal(self, workers)
-        enough = max(1, self.usual)
+        enough = max(1, self.usual, self.batch // len(workers))
         for worker in workers:
             for _ in range(wanted.get(worker, 0)):
                 # Near the end nobody gets more than its next step needs.

@@ -52,6 +52,7 @@ class Round:
     samples: dict[WorkerId, int]
     wanted: dict[WorkerId, int] = field(default_factory=dict)
     back: dict[WorkerId, int] = field(default_factory=dict)
+    told: int = 0  # the largest batch that a pipeline made by itself, stand-ins included
 
     def weight(self, worker: WorkerId) -> float:
         """This worker's part of the step's gradient."""
@@ -146,9 +147,14 @@ class Progress:
 
     # -- steps -----------------------------------------------------------------------------
 
+    @property
+    def carriers(self) -> Sequence[WorkerId]:
+        """Who has a share in the next step, by the present generation."""
+        return self._first_carriers if self.entering else self._workers
+
     def plan(self) -> StepPlan:
         """This worker's part of the next step, by the present generation."""
-        carriers = self._first_carriers if self.entering else self._workers
+        carriers = self.carriers
         part: Slice | ShardPart | None = None
         if isinstance(self.ledger, DrawnLedger):
             self.ledger = self.ledger.provided(carriers)
@@ -193,7 +199,7 @@ class Progress:
         ledger = self.ledger
         if isinstance(ledger, DrawnLedger):
             self._settled = self.ledger = ledger.committed(
-                decided.samples, wanted=decided.wanted, back=decided.back
+                decided.samples, wanted=decided.wanted, back=decided.back, told=decided.told
             )
         else:
             self._settled = self.ledger = ledger.committed(decided.samples)

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from edl.errors import UsageError
-from edl.protocol.progress import StepPlan
+from edl.protocol.drawing import DrawnLedger
+from edl.protocol.progress import Progress, StepPlan
 from edl.protocol.shards import Piece, ShardPart, amount, common, cut
 from edl.runtime.partitions import Partition, Shard
 
@@ -53,13 +54,15 @@ class Drawing:
         self._ahead = ahead
         self._mean = max(1, sum(part.length for part in partitions) // len(partitions))
         self._thread = thread or threading.get_ident()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self._epoch = 0
         self._undrawn: deque[Piece] = deque()
         self._runs: deque[_Run] = deque()
         self._stand_ins = 0  # that the loop has asked for
-        self._padded = False  # a batch may have to be filled up with stand-ins
-        self._usual: int | None = None  # samples of a batch, if known
+        # In a loop of the script's own: whether a batch may have to be filled up with stand-ins,
+        # and how many samples one has, if known.
+        self._padded = False
+        self._usual: int | None = None
         self._over = False
 
     # -- what the training thread says -----------------------------------------------------
@@ -85,11 +88,34 @@ class Drawing:
             self._runs = judged
             self._changed.notify_all()
 
-    def pad(self, *, padded: bool, usual: int | None) -> None:
-        """Whether a batch is filled up where the queue has too little, and how many it takes."""
+    def foresee(self, progress: Progress) -> None:
+        """Between two steps: what the next one will use, as far as can be seen."""
+        ledger = progress.ledger
+        assert isinstance(ledger, DrawnLedger)
+        ledger = ledger.provided(progress.carriers)
+        queue = ledger.queue_of(progress.me)
+        carries = progress.me in progress.carriers and bool(queue)
+        self._look_at(ledger, padded=not carries)
+        self.tell(ledger.epoch, cut(queue, common(progress.passed, queue))[1])
+
+    def opened(self, plan: StepPlan, progress: Progress) -> StepPlan:
+        """A step of the script's own loop begins: it uses its part up to the first sample in line
+        that is not of it."""
+        ledger = progress.ledger
+        assert isinstance(ledger, DrawnLedger)
         with self._changed:
-            self._padded, self._usual = padded, usual
-            self._changed.notify_all()
+            self._look_at(ledger, padded=not plan.count)
+            self.tell(ledger.epoch, cut(ledger.queue_of(progress.me), progress.back)[1])
+            own = list(takewhile(lambda run: run.real, self._runs))
+            if len(own) == len(self._runs) or not isinstance(plan.part, ShardPart):
+                return plan
+            pieces, _ = cut(plan.part.pieces, sum(run.piece.length for run in own))
+            return replace(plan, part=replace(plan.part, pieces=pieces) if pieces else None)
+
+    def _look_at(self, ledger: DrawnLedger, *, padded: bool) -> None:
+        with self._changed:
+            self._padded = padded or ledger.free() == 0
+            self._usual = ledger.usual or None
 
     def ask_stand_in(self) -> None:
         """The loop needs samples, whoever's they are."""
@@ -113,20 +139,6 @@ class Drawing:
         """Whether the pipeline has, or will get, samples of this worker's."""
         with self._changed:
             return any(run.real for run in self._runs) or bool(self._undrawn)
-
-    def narrowed(self, plan: StepPlan) -> StepPlan:
-        """A step's samples up to the first one in line already that is not of them."""
-        part = plan.part
-        if not isinstance(part, ShardPart):
-            return plan
-        with self._changed:
-            real = [run.real and run.epoch == part.epoch for run in self._runs]
-            own = list(takewhile(lambda run: run.real and run.epoch == part.epoch, self._runs))
-            same = common([run.piece for run in own], part.pieces)
-        if all(real) and same == amount([run.piece for run in own]):
-            return plan
-        kept = replace(part, pieces=cut(part.pieces, same)[0])
-        return replace(plan, part=kept if same else None)
 
     def came_out(self) -> Piece | None:
         """A sample has come out of the pipeline: which one of this worker's own it is, if any."""

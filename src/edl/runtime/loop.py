@@ -69,7 +69,7 @@ def steps(
 
 
 class OwnLoop:
-    """A loop of the script's own over a pipeline: a step opens when the one before it has ended."""
+    """A loop of the script's own over a pipeline: a step opens when its batch is made use of."""
 
     def __init__(
         self,
@@ -86,18 +86,25 @@ class OwnLoop:
         self._begun = self._progress.step
         self._ends = session.ends_loop = _end_of(self._progress, epochs)
 
+    def goes_on(self) -> bool:
+        """Between two steps. False: the loop is over for everybody."""
+        session, progress = self._session, self._progress
+        if session.over or session.loop_closed or self._ends():
+            session.close_loop(reduced=self._reduced())
+            return False
+        if progress.ledger.epoch_over():
+            session.close_epoch()
+        return True
+
     def open(self) -> bool:
         """Open the next step; False: the loop is over for everybody."""
         session, progress = self._session, self._progress
-        if not session.over and not session.loop_closed and not self._ends():
-            if progress.ledger.epoch_over():
-                session.close_epoch()
-            if session.begin_step(first=progress.step == self._begun) is not None:
-                self._on_begin()
-                session.begin_piece(WHOLE)
-                return True
-        session.close_loop(reduced=self._reduced())
-        return False
+        if session.begin_step(first=progress.step == self._begun) is None:
+            session.close_loop(reduced=self._reduced())
+            return False
+        self._on_begin()
+        session.begin_piece(WHOLE)
+        return True
 
 
 def _end_of(progress: Progress, epochs: int | None) -> Callable[[], bool]:

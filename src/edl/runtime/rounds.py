@@ -56,8 +56,11 @@ class Rounds:
         self.ends_loop: Callable[[], bool] = lambda: True
         self.ahead = 0
         self.drawing: Drawing | None = None  # what is read ahead of the steps, if anything
-        self.after_step: Callable[[], None] | None = None  # where the loop is the script's own
-        self._used = 0  # samples of this step, where the script says how many
+        # Where the loop is the script's own: what is due between two steps, and what opens one.
+        self.between_steps: Callable[[], None] | None = None
+        self.opener: Callable[[], None] | None = None
+        self.draining = False  # what still comes out of the script's pipeline is of no step
+        self._used = self._told = 0  # samples of this step, where the script says how many
         self._began = now()
         self._exchange: Exchange | None = None
         self._records: list[StepRecord] | None = None
@@ -92,6 +95,12 @@ class Rounds:
         if self._round is None and self._exchange is not None and not self._exchange.ready():
             return None
         return self.round()
+
+    def drain(self) -> None:
+        """The loop is over, but the script's pipeline may still hold stand-ins."""
+        self.draining = True
+        if self.shown is not None:
+            self.shown = replace(self.shown, part=None)
 
     # -- failure ---------------------------------------------------------------------------
 
@@ -206,7 +215,7 @@ class Rounds:
     def _flowed(self, samples: int | None) -> tuple[list[Piece], list[Piece]]:
         """Which of this worker's own samples the step used, and which only flowed by."""
         assert self.plan is not None
-        if self.after_step is None or self.drawing is None:
+        if self.opener is None or self.drawing is None:
             if samples is not None and self.plan.count not in (0, samples):
                 raise UsageError(
                     f"notify_batch_end(samples={samples}), but this worker's part of the step is "
@@ -222,19 +231,19 @@ class Rounds:
         used, passed = self.drawing.flowed(samples)
         if not self.plan.count:
             used, passed = [], used + passed
-        self._used = amount(used)
+        self._used, self._told = amount(used), samples
         return used, passed
 
     def _counted(self, decided: Round, records: list[StepRecord]) -> Round:
         """Where workers say after a step how many samples they used: ask everybody."""
         progress = self.progress
         assert progress is not None
-        exchange = self._launch(Kind.COUNT, samples=self._used)
-        told = progress.judge([unpack(row) for row in exchange.result()])
-        counts = told.samples
+        exchange = self._launch(Kind.COUNT, samples=self._used, detail=self._told)
+        said = [unpack(row) for row in exchange.result()]
+        counts = progress.judge(said).samples
         for index, worker in enumerate(progress.generation.workers()):
             records[index] = replace(records[index], samples=counts[worker])
-        return replace(decided, samples=counts)
+        return replace(decided, samples=counts, told=max(record.detail for record in said))
 
     def _launch(self, kind: Kind, *, samples: int = 0, detail: int = 0) -> Exchange:
         progress = self.progress

@@ -131,7 +131,7 @@ class Session(Rounds):
         self.plan = progress.plan()
         samples = self.plan.count
         if self.drawing is not None and self.drawing.counted:
-            self.plan = self.drawing.narrowed(self.plan)
+            self.plan = self.drawing.opened(self.plan, progress)
             samples = min(1, self.plan.count)
         self._exchange = self._launch(Kind.STEP, samples=samples)
 
@@ -154,6 +154,11 @@ class Session(Rounds):
             self._round = None
             self._launch_step(progress)
         return True
+
+    def ensure_open(self) -> None:
+        """In a loop of the script's own, whose batch is made use of now: its step is open."""
+        if self.plan is None and self.opener is not None:
+            self.opener()
 
     def begin_piece(self, piece: Piece) -> None:
         """The batch that comes now is this part of the step."""
@@ -185,6 +190,7 @@ class Session(Rounds):
 
     def before_update(self, optimizer: int) -> bool:
         """Called before this optimizer changes the model. False: it must not, or not yet."""
+        self.ensure_open()
         if self.plan is not None and not self.piece.last:
             return False
         try:
@@ -192,7 +198,7 @@ class Session(Rounds):
         except GroupBroken as error:
             self.broke(error)
         if self.plan is None:
-            return True
+            return not self.draining
         return self.counts() and self._mender.may_update(optimizer)
 
     def evaluated(self) -> None:
@@ -210,8 +216,11 @@ class Session(Rounds):
 
         `samples`: how many the script took for this step, where only the script knows.
         """
+        self.ensure_open()
         if self.plan is None:
-            if self.loop_closed or self.over:
+            if self.draining:
+                self.framework.put_back()
+            if self.loop_closed or self.over or self.draining:
                 return
             raise UsageError(
                 "edl.notify_batch_end() without a batch: call it once for each batch that the "
@@ -230,11 +239,11 @@ class Session(Rounds):
             self.broke(error)
         if self._mender.fault is not None:
             self._mended_end()
-        if self.after_step is not None and self.progress is not None:
+        if self.between_steps is not None and self.progress is not None:
             if self.progress.step == before:
                 self.progress.passed += used
             self.progress.passed += passed
-            self.after_step()
+            self.between_steps()
 
     def _commit(self) -> None:
         progress, group, decided = self._present()
@@ -248,7 +257,7 @@ class Session(Rounds):
             self.framework.even_out(group, source, relay)
         before = progress.ledger
         assert self._records is not None
-        if self.after_step is not None:
+        if self.opener is not None:
             decided = self._counted(decided, self._records)
         progress.commit(decided)
         if self.audit is not None:

@@ -197,27 +197,29 @@ class ShardGenerator:
                 on_begin=self._on_begin,
                 reduced=self._reduced,
             )
-            self._session.after_step = self._open
-            self._open()
+            self._session.between_steps, self._session.opener = self._go_on, self._open
+            self._session.draining = False
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """The pipeline may fetch for the next step, which opens when its batch is made use of."""
+        progress = self._session.progress
+        assert self._loop is not None
+        assert progress is not None
+        if self._loop.goes_on():
+            self._drawing.foresee(progress)
+        else:
+            self._end()
 
     def _open(self) -> None:
-        """The next step, and what is this worker's own in it."""
-        session = self._session
         assert self._loop is not None
         if not self._loop.open():
-            session.after_step = self._loop = None
-            self._drawing.finish()
-            return
-        progress = session.progress
-        assert progress is not None
-        assert session.plan is not None
-        ledger = progress.ledger
-        assert isinstance(ledger, DrawnLedger)
-        self._drawing.pad(
-            padded=ledger.free() == 0 or session.plan.count == 0, usual=ledger.usual or None
-        )
-        _, queue = cut(ledger.queue_of(progress.me), progress.back)
-        self._drawing.tell(ledger.epoch, queue)
+            self._end()
+
+    def _end(self) -> None:
+        self._loop = self._session.between_steps = self._session.opener = None
+        self._session.drain()
+        self._drawing.finish()
 
 
 class Rows:

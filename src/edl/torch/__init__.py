@@ -282,6 +282,7 @@ def generation() -> int:
 def local_batch_size() -> int:
     """How many rows of the present batch are this worker's own; 0 on a stand-in batch."""
     session = _here().session
+    session.ensure_open()
     if session.shown is None:
         return 0
     return session.piece.rows if session.piece.pieces > 1 else session.shown.count

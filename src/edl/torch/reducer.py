@@ -118,7 +118,9 @@ class Reducer:
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         if self.session.plan is None:
-            return
+            self.session.ensure_open()
+            if self.session.plan is None:
+                return
         if not self._queued:
             self._begin_backward()
         if self.session.piece.pieces > 1:
