@@ -9,6 +9,9 @@ cannot be read matters in the step that it is for, and nowhere else.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
+
+from edl.runtime.lifeline import die_with_parent, die_with_process
 
 __all__ = ["Ahead", "ByProcesses", "ByThreads", "Request"]
 
@@ -64,15 +69,48 @@ class _Feed:
         return request.samples
 
 
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """What a loader process does first: it ties itself to the trainer, whose sockets it may have.
+
+    torch lets it look for its parent every 5 s, and not while it reads a sample.
+    """
+
+    trainer: int
+    is_child: bool  # of the trainer's main thread
+    then: Callable[[int], None] | None
+
+    def __call__(self, number: int) -> None:
+        if self.is_child:
+            die_with_parent(self.trainer)
+        else:
+            die_with_process(self.trainer)
+        if self.then is not None:
+            self.then(number)
+
+
 class ByProcesses:
     """torch's own DataLoader does the work: processes, pinned memory, errors with tracebacks."""
 
-    def __init__(self, foresee: Foresee, **options: Any) -> None:
-        """`options` are those of torch's DataLoader."""
+    def __init__(
+        self,
+        foresee: Foresee,
+        *,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of torch's DataLoader. The same thread then calls `get`."""
         self._feed = _Feed(foresee)
+        is_child = (
+            _start_method(multiprocessing_context) != "forkserver"
+            and threading.current_thread() is threading.main_thread()
+        )
         self._loader: DataLoader[Any] = DataLoader(
             batch_sampler=self._feed,
             persistent_workers=True,
+            worker_init_fn=_Begin(os.getpid(), is_child, worker_init_fn),
+            multiprocessing_context=multiprocessing_context,
             **options,
         )
         self._batches: Iterator[Any] = iter(())
@@ -140,6 +178,12 @@ class ByThreads:
 
 def _beyond(asked: deque[Request], step: int) -> int:
     return max(0, asked[-1].step - step) if asked else 0
+
+
+def _start_method(context: Any) -> str:
+    if context is None or isinstance(context, str):
+        return context or multiprocessing.get_start_method()
+    return str(context.get_start_method())
 
 
 def _is_fatal(error: Exception) -> bool:
