@@ -7,17 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from edl.client import Job
 from edl.runtime.lifeline import die_with_parent, die_with_process
+from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
 from tests.contract.servers import until
-from tests.integration.conftest import Start
+from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.test_failures import wait_step
 from tests.integration.test_template import launcher_of
 
@@ -71,33 +73,44 @@ def test_nothing_is_left_of_a_job_whose_launcher_was_killed(
     assert not alive
 
 
-def start_child(tie: str) -> None:
-    """In a process of its own: a child that is tied to it, then a long wait."""
-    trainer = os.getpid()
+class Squares(torch.utils.data.Dataset[int]):
+    begun = -1
 
-    def child() -> None:
-        {"parent": die_with_parent, "process": die_with_process}[tie](trainer)
-        print(os.getpid(), flush=True)
-        threading.Event().wait()
+    def __getitem__(self, index: int) -> int:
+        assert self.begun >= 0
+        return index * index
 
-    def begin() -> None:
-        multiprocessing.get_context("fork").Process(target=child).start()
 
-    if tie == "parent":
-        begin()
+def begin(number: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    assert info is not None
+    assert isinstance(info.dataset, Squares)
+    info.dataset.begun = number
+
+
+@pytest.mark.parametrize("pulled", ["processes", "threads"])
+def test_a_batch_is_said_to_have_come_before_it_is_asked_for(pulled: str) -> None:
+    def foresee() -> Iterator[Request]:
+        return (Request(step, step, [step]) for step in range(4))
+
+    ahead: Ahead
+    if pulled == "processes":
+        ahead = ByProcesses(foresee, dataset=Squares(), num_workers=2, worker_init_fn=begin)
     else:
-        # The thread that started the child is over; the child must not be.
-        thread = threading.Thread(target=begin)
-        thread.start()
-        thread.join()
-    threading.Event().wait()
+        ahead = ByThreads(foresee, lambda samples: torch.tensor([samples[0] ** 2]), 2)
+    assert ahead.next_come() is None
+    for step in range(4):
+        assert ahead.get(step).item() == step * step
+        if step < 3:
+            until(lambda: ahead.next_come() is not None, "the next batch")
+            assert ahead.next_come() == (step + 1, step + 1)
+    assert ahead.next_come() is None
 
 
 @pytest.mark.parametrize("tie", ["parent", "process"])
 def test_a_tied_process_ends_with_the_other_one_and_not_before(tie: str) -> None:
-    here = "tests.integration.test_loader_processes"
-    command = f"from {here} import start_child; start_child({tie!r})"
-    trainer = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, str(SCRIPTS / "tied.py"), tie]
+    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     with trainer:
         assert trainer.stdout is not None
         child = psutil.Process(int(trainer.stdout.readline()))

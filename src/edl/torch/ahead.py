@@ -48,6 +48,10 @@ class Ahead(Protocol):
         """How many steps after this one have been asked for."""
         ...
 
+    def next_come(self) -> tuple[Hashable, int] | None:
+        """The key and step of the next batch, if it is there: `get` would hardly wait for it."""
+        ...
+
 
 class _Feed:
     """The batch sampler that torch's loader draws from; it may go on after it had ended."""
@@ -118,6 +122,10 @@ class ByProcesses:
     def steps_beyond(self, step: int) -> int:
         return _beyond(self._feed.asked, step)
 
+    def next_come(self) -> tuple[Hashable, int] | None:
+        asked = self._feed.asked
+        return (asked[0].key, asked[0].step) if asked and _has_come(self._batches) else None
+
     def get(self, key: Hashable) -> Any:
         asked = self._feed.asked
         if not any(request.key == key for request in asked):
@@ -153,6 +161,12 @@ class ByThreads:
     def steps_beyond(self, step: int) -> int:
         return _beyond(deque(request for request, _ in self._asked), step)
 
+    def next_come(self) -> tuple[Hashable, int] | None:
+        if not self._asked or not self._asked[0][1].done():
+            return None
+        request = self._asked[0][0]
+        return request.key, request.step
+
     def get(self, key: Hashable) -> Any:
         if not any(request.key == key for request, _ in self._asked):
             for _, future in self._asked:
@@ -178,6 +192,16 @@ class ByThreads:
 
 def _beyond(asked: deque[Request], step: int) -> int:
     return max(0, asked[-1].step - step) if asked else 0
+
+
+def _has_come(batches: Iterator[Any]) -> bool:
+    """Whether torch has its next batch, or at least one that came sooner.
+
+    torch offers no way to ask. Where it is not made as expected, nothing is ever said to be there.
+    """
+    kept = getattr(batches, "_task_info", {}).get(getattr(batches, "_rcvd_idx", None), ())
+    queue = getattr(batches, "_data_queue", None)
+    return len(kept) == 2 or (queue is not None and not queue.empty())
 
 
 def _start_method(context: Any) -> str:

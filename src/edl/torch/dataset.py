@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset, default_collate
 
 from edl.data.source import Source
@@ -19,6 +20,7 @@ from edl.protocol.forecast import Forecast
 from edl.protocol.progress import StepPlan
 from edl.runtime.loop import cut, steps
 from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
+from edl.torch.moving import Moving, OnDevice, chosen_device, pinned, side_of
 from edl.torch.plugin import Plugin
 from edl.torch.views import view_of
 
@@ -30,7 +32,10 @@ _BESIDE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How batches are fetched; the names and meaning are those of torch's DataLoader."""
+    """How batches are fetched; names and meaning are those of torch's DataLoader.
+
+    All but the last two, which say where batches are copied, and how many before they are wanted.
+    """
 
     num_workers: int = 0
     prefetch_factor: int | None = None
@@ -39,6 +44,8 @@ class Options:
     worker_init_fn: Callable[[int], None] | None = None
     multiprocessing_context: Any = None
     timeout: float = 0.0
+    device: torch.device | str | None = None
+    device_prefetch: int = 2
 
     def check(self) -> None:
         if self.num_workers < 0:
@@ -50,6 +57,8 @@ class Options:
             )
         if self.prefetch_factor is not None and self.prefetch_factor < 1:
             raise UsageError(f"prefetch_factor={self.prefetch_factor}: give at least 1")
+        if self.device_prefetch < 0:
+            raise UsageError(f"device_prefetch={self.device_prefetch}: give 0, or more")
 
 
 class Loader:
@@ -91,6 +100,10 @@ class Loader:
             epochs=epochs or 0,
         )
         self._ahead: Ahead | None = None
+        device = chosen_device(options.device) if options.device is not None else None
+        self._moving = Moving(device, side_of(device)) if device is not None else None
+        wanted = options.pin_memory or (device is not None and device.type == "cuda")
+        self._pins = wanted and torch.cuda.is_available()
         session = plugin.session
         if session.audit is not None and isinstance(dataset, Source):
             session.audit.name([(p.path, p.offset, p.length) for p in dataset.partitions])
@@ -137,7 +150,8 @@ class Loader:
         if self._ahead is None:
             self._ahead = self._open_ahead()
         if self._ahead is None:
-            return self._read(samples)
+            batch = self._read(samples)
+            return self._moving.hand_over(*self._moving.begin(batch)) if self._moving else batch
         batch = self._ahead.get(key)
         session.ahead = self._ahead.steps_beyond(plan.step)
         return batch
@@ -146,10 +160,18 @@ class Loader:
         dataset = self._view.dataset
         getitems = getattr(dataset, "__getitems__", None)
         if getitems is not None:
-            return self._collate(getitems(samples))
-        return self._collate([dataset[sample] for sample in samples])
+            batch = self._collate(getitems(samples))
+        else:
+            batch = self._collate([dataset[sample] for sample in samples])
+        return pinned(batch) if self._pins else batch
 
     def _open_ahead(self) -> Ahead | None:
+        fetched = self._open_fetching()
+        if fetched is None or self._moving is None:
+            return fetched
+        return OnDevice(fetched, self._moving, self._options.device_prefetch)
+
+    def _open_fetching(self) -> Ahead | None:
         options = self._options
         if options.num_workers:
             return ByProcesses(
@@ -157,7 +179,7 @@ class Loader:
                 dataset=self._view.dataset,
                 num_workers=options.num_workers,
                 prefetch_factor=options.prefetch_factor,
-                pin_memory=options.pin_memory,
+                pin_memory=options.pin_memory or self._pins,
                 collate_fn=self._collate,
                 worker_init_fn=options.worker_init_fn,
                 multiprocessing_context=options.multiprocessing_context,

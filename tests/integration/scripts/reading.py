@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--kind", required=True)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--context", default="fork")
+    parser.add_argument("--device")
     parser.add_argument("--pause", type=float, default=0.03)
     options = parser.parse_args()
     edl.init()
@@ -125,6 +126,7 @@ def main() -> None:
         num_workers=options.num_workers,
         multiprocessing_context=options.context if options.num_workers else None,
         collate_fn=collate,
+        device=options.device,
     )
     log = journal.Log(options.log)
     for _ in edl.epochs(100_000):
