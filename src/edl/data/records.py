@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edl.data.files import expand, read_range, size_of
-from edl.data.source import Source
+from edl.data.files import Urls, expand, read_range, size_of
+from edl.data.source import Source, whole
 from edl.errors import UsageError
 from edl.runtime.partitions import Shard, cut_evenly
 
@@ -18,30 +18,31 @@ class Records(Source):
 
     def __init__(
         self,
-        urls: str | Sequence[str],
+        urls: Urls,
         *,
         record_bytes: int,
         header_bytes: int = 0,
         partition_samples: int | None = None,
         decode: Callable[[bytes], Any] | None = None,
     ) -> None:
-        if record_bytes < 1 or header_bytes < 0:
-            raise UsageError(
-                f"record_bytes={record_bytes} and header_bytes={header_bytes}: a record has at "
-                "least 1 byte, a header at least 0"
-            )
-        self._record = record_bytes
-        self._header = header_bytes
+        self._record = whole("record_bytes", record_bytes)
+        self._header = whole("header_bytes", header_bytes, least=0)
+        if partition_samples is not None:
+            partition_samples = whole("partition_samples", partition_samples)
         self._decode = decode
         counts = {}
         for url in expand(urls):
-            size = size_of(url) - header_bytes
-            if size < 0 or size % record_bytes:
+            size = size_of(url) - self._header
+            if size < 0:
                 raise UsageError(
-                    f"{url} has {max(size, 0)} bytes of records, which is no multiple of "
+                    f"{url} has {size + self._header} bytes, fewer than header_bytes={header_bytes}"
+                )
+            if size % self._record:
+                raise UsageError(
+                    f"{url} has {size} bytes of records, which is no multiple of "
                     f"record_bytes={record_bytes}"
                 )
-            counts[url] = size // record_bytes
+            counts[url] = size // self._record
         total = sum(counts.values())
         super().__init__(
             [

@@ -211,5 +211,8 @@ def _start_method(context: Any) -> str:
 
 
 def _is_fatal(error: Exception) -> bool:
-    """Whether a worker process itself is gone, rather than one of its samples."""
-    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+    """Whether torch itself gave up, for a lost process or a timeout, rather than a sample failed.
+
+    After that nobody knows which batch comes next. What a sample raised is told as caught.
+    """
+    return isinstance(error, RuntimeError) and not str(error).startswith("Caught ")

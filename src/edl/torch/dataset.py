@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, default_collate
 
-from edl.data.source import Source
+from edl.data.source import Source, whole
 from edl.errors import UsageError
 from edl.protocol.forecast import Forecast
 from edl.protocol.progress import StepPlan
@@ -48,17 +48,15 @@ class Options:
     device_prefetch: int = 2
 
     def check(self) -> None:
-        if self.num_workers < 0:
-            raise UsageError(f"num_workers={self.num_workers}: give 0, or more")
+        whole("num_workers", self.num_workers, least=0)
+        whole("device_prefetch", self.device_prefetch, least=0)
         if self.num_workers == 0 and self.prefetch_factor is not None:
             raise UsageError(
                 f"prefetch_factor={self.prefetch_factor} without worker processes; give "
                 "num_workers too"
             )
-        if self.prefetch_factor is not None and self.prefetch_factor < 1:
-            raise UsageError(f"prefetch_factor={self.prefetch_factor}: give at least 1")
-        if self.device_prefetch < 0:
-            raise UsageError(f"device_prefetch={self.device_prefetch}: give 0, or more")
+        if self.prefetch_factor is not None:
+            whole("prefetch_factor", self.prefetch_factor)
 
 
 class Loader:
@@ -78,16 +76,10 @@ class Loader:
         options: Options,
     ) -> None:
         options.check()
-        if batch_size < 1:
-            raise UsageError(f"batch_size={batch_size}: the aggregate batch is at least 1")
-        if epochs is not None and epochs < 1:
-            raise UsageError(f"epochs={epochs}: give at least 1, or leave it out")
-        if micro_batch is not None and micro_batch < 1:
-            raise UsageError(f"micro_batch={micro_batch}: give at least 1, or leave it out")
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.micro_batch = micro_batch
+        self.batch_size = batch_size = whole("batch_size", batch_size)
+        self.epochs = whole("epochs", epochs) if epochs is not None else None
+        self.micro_batch = whole("micro_batch", micro_batch) if micro_batch is not None else None
         self._plugin = plugin
         self._options = options
         self._collate = options.collate_fn or default_collate
