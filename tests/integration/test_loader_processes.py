@@ -107,6 +107,40 @@ def test_a_batch_is_said_to_have_come_before_it_is_asked_for(pulled: str) -> Non
     assert ahead.next_come() is None
 
 
+class Odd(torch.utils.data.Dataset[int]):
+    """The first sample is not read before it may be; the second cannot be."""
+
+    def __init__(self) -> None:
+        self.may = multiprocessing.get_context("fork").Event()
+
+    def __getitem__(self, index: int) -> int:
+        if index == 0:
+            self.may.wait()
+        if index == 1:
+            raise RuntimeError("sample 1 is a banana")
+        return index
+
+
+def test_after_a_timeout_no_batch_is_taken_for_another() -> None:
+    """The second is asked for; the first, on which torch gave up, would have come in its place."""
+    dataset = Odd()
+    foreseen = [Request(0, 0, [0]), Request(2, 2, [2])]
+    ahead = ByProcesses(
+        lambda: iter(foreseen), dataset=dataset, num_workers=1, timeout=0.1, collate_fn=list
+    )
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.1 seconds"):
+        ahead.get(2)
+    dataset.may.set()
+
+
+def test_a_sample_that_cannot_be_read_does_not_matter_in_another_step() -> None:
+    foreseen = [Request(1, 1, [1]), Request(2, 2, [2])]
+    ahead = ByProcesses(lambda: iter(foreseen), dataset=Odd(), num_workers=1, collate_fn=list)
+    assert ahead.get(2) == [2]
+    with pytest.raises(RuntimeError, match="sample 1 is a banana"):
+        ahead.get(1)
+
+
 @pytest.mark.parametrize("tie", ["parent", "process"])
 def test_a_tied_process_ends_with_the_other_one_and_not_before(tie: str) -> None:
     command = [sys.executable, str(SCRIPTS / "tied.py"), tie]

@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from edl.data import JsonLines, Lines, Parquet, Records, Source, Tar
+from edl.data import JsonLines, Lines, Parquet, Records, Shard, Source, Tar
 from edl.data import files as files_module
 from edl.errors import DataError
 from tests.unit.specimens import Write, numbers, parquet_bytes, read_all, tar_bytes
@@ -59,6 +59,13 @@ def test_a_line_that_is_no_json_is_named(write: Write) -> None:
     url = write("a.jsonl", b'{"x": 1}\n\n\n{"x": \n')
     with pytest.raises(DataError, match=rf"{url}, line 4: Expecting value"):
         read_all(JsonLines(url, partition_bytes=4))
+
+
+def test_a_bad_line_spoils_no_other(write: Write) -> None:
+    source = JsonLines(url := write("a.jsonl", b"1\n2\n{\n"))
+    assert source.read(Shard(path=url, offset=0, length=2, epoch=0, index=0)) == [1, 2]
+    with pytest.raises(DataError, match="line 3"):
+        source.read(Shard(path=url, offset=2, length=1, epoch=0, index=0))
 
 
 def test_a_line_that_is_no_text_is_named(write: Write) -> None:

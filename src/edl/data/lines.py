@@ -57,23 +57,24 @@ class Lines(Source):
         super().__init__([Partition(url, row[2], row[3]) for url, row in rows])
 
     def read(self, shard: Shard) -> Sequence[Any]:
-        return self._part_of(shard, lambda: self._read(shard.index))
+        # Only what is asked for is decoded: a bad line matters in its own step.
+        lines = self._part_of(shard, lambda: self._read(shard.index))
+        return [self._decoded(shard.path, number, line) for number, line in lines]
 
-    def _read(self, index: int) -> list[Any]:
-        path, (start, end) = self.partitions[index].path, self._bytes[index]
-        found = []
-        lines = _lines(read_range(path, start, end))
-        for number, line in enumerate(lines, start=self._first_lines[index] + 1):
-            if not self._counts_blank and not line.strip():
-                continue
-            try:
-                found.append(self._sample(line.removesuffix(b"\r").decode(self._encoding)))
-            except ValueError as error:
-                raise DataError(f"{path}, line {number}: {error}") from error
-            except Exception as error:
-                error.add_note(f"This was {path}, line {number}.")
-                raise
-        return found
+    def _read(self, index: int) -> list[tuple[int, bytes]]:
+        """The lines that are samples, with their numbers."""
+        content = read_range(self.partitions[index].path, *self._bytes[index])
+        lines = enumerate(_lines(content), start=self._first_lines[index] + 1)
+        return [pair for pair in lines if self._counts_blank or pair[1].strip()]
+
+    def _decoded(self, path: str, number: int, line: bytes) -> Any:
+        try:
+            return self._sample(line.removesuffix(b"\r").decode(self._encoding))
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+        except Exception as error:
+            error.add_note(f"This was {path}, line {number}.")
+            raise
 
     def _sample(self, text: str) -> Any:
         return self._decode(text) if self._decode is not None else text

@@ -39,7 +39,8 @@ class Parquet(Source):
         super().__init__(partitions)
 
     def read(self, shard: Shard) -> Sequence[Any]:
-        return self._part_of(shard, lambda: self._read(shard.index))
+        rows = self._part_of(shard, lambda: self._read(shard.index))
+        return [self._decode(row) for row in rows] if self._decode is not None else rows
 
     def _rows(self, url: str) -> list[int]:
         parquet = _pyarrow()
@@ -74,8 +75,7 @@ class Parquet(Source):
                 )
             return list(table.to_pylist())
 
-        rows = list(_readable(look, url))
-        return [self._decode(row) for row in rows] if self._decode is not None else rows
+        return list(_readable(look, url))
 
 
 def _readable(look: Any, url: str) -> Any:

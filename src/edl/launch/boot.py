@@ -68,6 +68,7 @@ def leave_note(error: BaseException, trace: str) -> None:
         "message": str(error),
         "step": present_step(),
         "own": not lost_peer(error),
+        "pieces": present_pieces(),
     }
     files = {f"{worker}.json": json.dumps(note), f"{worker}.txt": trace}
     for name, text in files.items():
@@ -87,6 +88,12 @@ def present_step() -> int | None:
     """How many steps are done here, if this script ever began to train."""
     entry = sys.modules.get("edl.runtime.entry")
     return None if entry is None else entry.present_step()
+
+
+def present_pieces() -> list[tuple[int, int, int, int]]:
+    """The samples in hand, if they are of partitions."""
+    entry = sys.modules.get("edl.runtime.entry")
+    return [] if entry is None else list(entry.present_pieces())
 
 
 def lost_peer(error: BaseException) -> bool:

@@ -55,6 +55,8 @@ class Options:
                 f"prefetch_factor={self.prefetch_factor} without worker processes; give "
                 "num_workers too"
             )
+        if self.timeout < 0:
+            raise UsageError(f"timeout={self.timeout}: give seconds, or 0 for none")
         if self.prefetch_factor is not None:
             whole("prefetch_factor", self.prefetch_factor)
 
