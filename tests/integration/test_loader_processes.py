@@ -21,6 +21,7 @@ from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
 from tests.contract.servers import until
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.test_failures import wait_step
+from tests.integration.test_readers import await_lost
 from tests.integration.test_template import launcher_of
 
 # torch itself lets a loader process look for its parent every 5 s.
@@ -54,6 +55,20 @@ def test_a_killed_trainer_takes_its_loader_processes_along(
     (log / "until").touch()
     result = job.wait(90)
     assert result.state == "finished", result.why
+    assert job.audit().exact
+
+
+def test_a_killed_loader_process_costs_the_job_its_worker(start: Start, log: Path) -> None:
+    job = reading(start, log, "fork")
+    wait_step(job, 5)
+    hurt = job.status().workers[1]
+    psutil.Process(hurt.pid).children()[0].kill()
+    await_lost(job, hurt.id)
+    (log / "until").touch()
+    result = job.wait(90)
+    assert result.state == "finished", result.why
+    (failure,) = result.failures
+    assert "DataLoader worker (pid" in failure.traceback
     assert job.audit().exact
 
 
