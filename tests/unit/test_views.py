@@ -50,7 +50,7 @@ def test_a_dataset_smaller_than_the_batch_gives_one_step_unless_that_is_dropped(
 
 
 def test_a_dataset_without_a_length_is_refused() -> None:
-    with pytest.raises(UsageError, match="needs a dataset with a length; object has none"):
+    with pytest.raises(UsageError, match=r"needs a map-style dataset, .*; object has no length"):
         viewed(object())
     with pytest.raises(UsageError, match="give Endless a __len__"):
         viewed(Endless(), shuffle=False)

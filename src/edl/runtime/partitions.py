@@ -63,7 +63,9 @@ def listed_partitions(given: Iterable[Partition | Sequence[Any]]) -> list[Partit
             )
         found.append(part)
     if not found:
-        raise UsageError("no partitions: the list is empty, or no file matches")
+        raise UsageError(
+            "no partitions: give a list of (path, offset, length) that has at least one"
+        )
     _refuse_overlaps(found)
     return found
 

@@ -134,7 +134,10 @@ def view_of(
         )
     view = StreamView(dataset, shuffle=shuffle) if isinstance(dataset, IterableDataset) else dataset
     if not isinstance(view, Sized):
-        raise UsageError(f"edl.DataLoader needs a dataset with a length; {name} has none")
+        raise UsageError(
+            "edl.DataLoader needs a map-style dataset, a stream with __len__ or a reader of "
+            f"edl.data; {name} has no length"
+        )
     ledger = MapLedger(
         samples=len(view),
         batch=batch,
