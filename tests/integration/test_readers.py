@@ -50,11 +50,24 @@ def shake(job: Job, seed: int, *, adjustments: int = ADJUSTMENTS, kills: int = K
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_sample_is_used_once(start: Start, log: Path, kind: str, num_workers: int) -> None:
+    check_each_sample(start, log, kind, num_workers)
+
+
+@pytest.mark.parametrize(("kind", "num_workers"), [("map", 0), ("map", 2), ("records", 0)])
+def test_each_sample_that_is_copied_ahead_is_used_once(
+    start: Start, log: Path, kind: str, num_workers: int
+) -> None:
+    check_each_sample(start, log, kind, num_workers, "--device", "cpu")
+
+
+def check_each_sample(
+    start: Start, log: Path, kind: str, num_workers: int, *arguments: str
+) -> None:
     until = log / "until"
     job = start(
         "reading.py",
         *("--log", str(log), "--until", str(until), "--kind", kind),
-        *("--num-workers", str(num_workers)),
+        *("--num-workers", str(num_workers), *arguments),
         workers=3,
     )
     wait_step(job, 5)

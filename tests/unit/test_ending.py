@@ -38,7 +38,8 @@ def census() -> Census:
 
 
 def note(folder: JobFolder, worker: str, **fields: object) -> None:
-    known = {"kind": "ValueError", "message": "a banana", "step": 7, "own": True, **fields}
+    known = {"kind": "ValueError", "message": "a banana", "step": 7, "own": True, "pieces": []}
+    known |= fields
     folder.note_file(worker).write_text(json.dumps(known))
     folder.failure_file(worker).write_text(f"Traceback of {worker}")
 
@@ -102,6 +103,20 @@ def test_a_batch_that_raises_on_two_workers_ends_the_job_with_both_tracebacks(
         "Traceback of w1",
     ]
     assert result.why == "workers w0 and w1 failed on the same batch"
+
+
+def test_samples_that_raise_on_two_workers_in_different_steps_end_the_job(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    note(folder, W0, pieces=[[0, 3, 10, 5]])
+    note(folder, W2, pieces=[[1, 3, 10, 5], [0, 4, 10, 5], [0, 3, 15, 5]], step=8)
+    note(folder, W1, pieces=[[0, 2, 0, 5], [0, 3, 14, 2]], step=9)
+    assert ending.lose(lost(W0)) == ""
+    assert ending.lose(lost(W2)) == ""
+    told = "the same samples raised on two workers, w0 and w1, in steps 7 and 9"
+    assert ending.lose(lost(W1)) == told
+    assert ending.result(1.0).why == "workers w0 and w1 failed on the same batch"
 
 
 @pytest.mark.parametrize("other", [{"step": 8}, {"own": False}, {"step": None}])

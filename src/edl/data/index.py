@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edl.data.files import size_of
+from edl.data.files import size_of, system_of
 from edl.errors import DataError
 
 __all__ = ["kept_index"]
 
 log = logging.getLogger(__name__)
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def kept_index(
@@ -41,11 +41,9 @@ def kept_index(
 
 
 def _read(place: str, kind: str) -> dict[str, Any]:
-    import fsspec
-
+    system, path = system_of(place)
     try:
-        with fsspec.open(place, "rb") as file:
-            content = json.loads(gzip.decompress(file.read()))
+        content = json.loads(gzip.decompress(system.cat_file(path)))
         if content["format"] == _FORMAT and content["kind"] == kind:
             return dict(content["files"])
         log.warning("index.other place=%s why=made for %s", place, content["kind"])
@@ -57,10 +55,8 @@ def _read(place: str, kind: str) -> dict[str, Any]:
 
 
 def _write(place: str, content: dict[str, Any]) -> None:
-    import fsspec
-
+    system, path = system_of(place)
     try:
-        system, path = fsspec.core.url_to_fs(place)
         data = gzip.compress(json.dumps(content).encode(), mtime=0)
         # Several workers may write it at once, all the same.
         system.pipe_file(path, data)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from edl.data.files import expand, read_range, size_of
 from edl.data.records import count_records
 from edl.data.source import Source
-from edl.errors import UsageError
 from edl.runtime.partitions import (
     Partition,
     cut_evenly,
@@ -34,8 +33,6 @@ def list_partitions(
     says how large one is, else every file is one sample. A path that ends in .json, .jsonl or .csv
     is a manifest. Anything else is a list of partitions (path, offset, length), or a reader.
     """
-    if partition_samples is not None and partition_samples < 1:
-        raise UsageError(f"partition_samples={partition_samples}: give at least 1")
     if isinstance(given, Source):
         return list(given.partitions)
     if isinstance(given, str) and record_bytes is None and is_manifest(given):
@@ -46,7 +43,12 @@ def list_partitions(
     urls = expand([str(entry) for entry in entries])
     if record_bytes is None:
         return [Partition(url, 0, 1) for url in urls]
-    counts = count_records(urls, record_bytes=record_bytes, header_bytes=header_bytes)
+    counts = count_records(
+        urls,
+        record_bytes=record_bytes,
+        header_bytes=header_bytes,
+        partition_samples=partition_samples,
+    )
     total = sum(counts.values())
     found = [
         part

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from edl.data.files import expand, open_file, tried
+from edl.data.files import Urls, expand, open_file, tried
 from edl.data.source import Source
 from edl.errors import DataError, UsageError
 from edl.runtime.partitions import Partition, Shard
@@ -14,10 +14,19 @@ __all__ = ["Parquet"]
 
 
 class Parquet(Source):
-    """Rows as dictionaries; `columns` names those to read (all)."""
+    """Rows as dictionaries; `columns` names those to read (all); `decode` makes samples of them."""
 
-    def __init__(self, urls: str | Sequence[str], *, columns: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        urls: Urls,
+        *,
+        columns: Sequence[str] | None = None,
+        decode: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
+        if isinstance(columns, str) or (columns is not None and not columns):
+            raise UsageError(f"columns={columns!r}: give a list of names, or leave it out for all")
         self._columns = list(columns) if columns is not None else None
+        self._decode = decode
         partitions: list[Partition] = []
         self._groups: list[int] = []
         for url in expand(urls):
@@ -30,7 +39,8 @@ class Parquet(Source):
         super().__init__(partitions)
 
     def read(self, shard: Shard) -> Sequence[Any]:
-        return self._part_of(shard, lambda: self._read(shard.index))
+        rows = self._part_of(shard, lambda: self._read(shard.index))
+        return [self._decode(row) for row in rows] if self._decode is not None else rows
 
     def _rows(self, url: str) -> list[int]:
         parquet = _pyarrow()
@@ -38,7 +48,13 @@ class Parquet(Source):
         def look() -> list[int]:
             with open_file(url) as file:
                 about = parquet.ParquetFile(file)
-                absent = set(self._columns or ()) - set(about.schema_arrow.names)
+                known = set(about.schema_arrow.names)
+                # A part of a nested column is named with dots.
+                absent = {
+                    name
+                    for name in self._columns or ()
+                    if not {name, name.partition(".")[0]} & known
+                }
                 if absent:
                     raise UsageError(
                         f"{url} has no column {min(absent)!r}; it has "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edl.data.files import expand, read_range, size_of
-from edl.data.source import Source
+from edl.data.files import Urls, expand, read_range, size_of
+from edl.data.source import Source, whole
 from edl.errors import UsageError
 from edl.runtime.partitions import Shard, cut_evenly
 
@@ -18,14 +18,19 @@ class Records(Source):
 
     def __init__(
         self,
-        urls: str | Sequence[str],
+        urls: Urls,
         *,
         record_bytes: int,
         header_bytes: int = 0,
         partition_samples: int | None = None,
         decode: Callable[[bytes], Any] | None = None,
     ) -> None:
-        counts = count_records(expand(urls), record_bytes=record_bytes, header_bytes=header_bytes)
+        counts = count_records(
+            expand(urls),
+            record_bytes=record_bytes,
+            header_bytes=header_bytes,
+            partition_samples=partition_samples,
+        )
         self._record = record_bytes
         self._header = header_bytes
         self._decode = decode
@@ -45,20 +50,24 @@ class Records(Source):
         return [self._decode(row) for row in rows] if self._decode is not None else rows
 
 
-def count_records(urls: Sequence[str], *, record_bytes: int, header_bytes: int) -> dict[str, int]:
+def count_records(
+    urls: Sequence[str], *, record_bytes: int, header_bytes: int, partition_samples: int | None
+) -> dict[str, int]:
     """How many records each file has."""
-    if record_bytes < 1 or header_bytes < 0:
-        raise UsageError(
-            f"record_bytes={record_bytes} and header_bytes={header_bytes}: a record has at least "
-            "1 byte, a header at least 0"
-        )
+    record, header = (
+        whole("record_bytes", record_bytes),
+        whole("header_bytes", header_bytes, least=0),
+    )
+    if partition_samples is not None:
+        whole("partition_samples", partition_samples)
     counts = {}
     for url in urls:
-        size = size_of(url) - header_bytes
-        if size < 0 or size % record_bytes:
+        size = size_of(url) - header
+        if size < 0:
+            raise UsageError(f"{url} has {size + header} bytes, fewer than header_bytes={header}")
+        if size % record:
             raise UsageError(
-                f"{url} has {max(size, 0)} bytes of records, which is no multiple of "
-                f"record_bytes={record_bytes}"
+                f"{url} has {size} bytes of records, which is no multiple of record_bytes={record}"
             )
-        counts[url] = size // record_bytes
+        counts[url] = size // record
     return counts

@@ -6,27 +6,40 @@ Holds: a copy in another process starts with none.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from edl.errors import DataError, UsageError
-from edl.runtime.partitions import Partition, Shard
+from edl.runtime.partitions import Partition, Shard, listed_partitions
 
-__all__ = ["Source"]
+__all__ = ["Source", "whole"]
 
 # A worker reads one partition at a time, and near an epoch's end the tails of a few.
 _KEPT = 4
+
+
+def whole(name: str, value: Any, *, least: int = 1) -> int:
+    """An argument that counts something; UsageError for what is no whole number from `least` on."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise UsageError(f"{name}={value!r}: give a whole number, at least {least}")
+    return number
 
 
 class Source:
     """Partitioned samples. Derive from it, or give `edl.DataLoader` one of the readers."""
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
-        if not partitions:
+        given = list(partitions)
+        if not given:
             raise UsageError(f"{type(self).__name__}: there is not a single sample in these files")
-        self.partitions = list(partitions)
+        self.partitions = listed_partitions(given)
         self._begin()
 
     def _begin(self) -> None:

@@ -11,9 +11,9 @@ import tarfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edl.data.files import expand, open_file, read_range, tried
+from edl.data.files import Urls, expand, open_file, read_range, tried
 from edl.data.index import kept_index
-from edl.data.source import Source
+from edl.data.source import Source, whole
 from edl.errors import DataError, UsageError
 from edl.runtime.partitions import Partition, Shard
 
@@ -30,14 +30,14 @@ class Tar(Source):
 
     def __init__(
         self,
-        urls: str | Sequence[str],
+        urls: Urls,
         *,
         partition_samples: int | None = None,
         decode: Callable[[dict[str, Any]], Any] | None = None,
         index: str | None = None,
     ) -> None:
-        if partition_samples is not None and partition_samples < 1:
-            raise UsageError(f"partition_samples={partition_samples}: give at least 1")
+        if partition_samples is not None:
+            partition_samples = whole("partition_samples", partition_samples)
         self._decode = decode
         found = kept_index(index, kind="tar", urls=expand(urls), make=_members)
         partitions: list[Partition] = []
@@ -48,6 +48,11 @@ class Tar(Source):
                 partitions.append(Partition(url, first, len(run)))
                 self._rows.append(run)
                 first += len(run)
+        if not partitions:
+            raise UsageError(
+                "Tar: there is not a single sample in these files; a member is named for its "
+                "sample and its kind, as in 000017.jpg"
+            )
         super().__init__(partitions)
 
     def read(self, shard: Shard) -> Sequence[Any]:
@@ -85,10 +90,17 @@ def _members(url: str) -> list[Row]:
     def look() -> list[Row] | DataError:
         try:
             with open_file(url) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-                return _grouped(tar, url)
+                rows = _grouped(tar, url)
+                # tarfile takes a header that it cannot read for the end, except for the first.
+                file.seek(tar.offset)
+                if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                    raise tarfile.TarError(f"it is damaged at byte {tar.offset}")
+                return rows
         except tarfile.TarError as error:
             # What the file says wrongly, it says at every try.
-            return DataError(f"{url} is no readable tar file: {error}")
+            return DataError(
+                f"{url} is no readable tar file: {error} (a compressed one cannot be read in parts)"
+            )
 
     found = tried(look, url)
     if isinstance(found, DataError):
@@ -103,8 +115,10 @@ def _grouped(tar: tarfile.TarFile, url: str) -> list[Row]:
             continue
         folder, _, name = member.name.rpartition("/")
         stem, dot, extension = name.partition(".")
-        if not dot:
+        if not dot or not stem:
             continue
+        if member.issparse():
+            raise tarfile.TarError(f"{member.name} has holes, and so lies in pieces")
         key = f"{folder}/{stem}" if folder else stem
         if not rows or rows[-1][0] != key:
             rows.append((key, []))

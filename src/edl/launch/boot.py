@@ -9,7 +9,6 @@ half a second of a core that the other workers compute on.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import io
 import json
@@ -23,9 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from edl.runtime.lifeline import die_with_parent
+
 __all__ = ["main"]
 
-PR_SET_PDEATHSIG = 1
 # How long a worker whose peer vanished waits, so that the launcher sees that one's end first.
 PATIENCE_S = 1.0
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
@@ -34,15 +34,8 @@ FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 def die_with_launcher() -> None:
     """Ask the kernel to kill this process when its launcher ends, however it ends."""
     launcher = int(os.environ.get("EDL_LAUNCHER_PID", "0"))
-    if not launcher:
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
-    # It may have ended before the kernel was asked.
-    if os.getppid() != launcher:
-        os._exit(1)
+    if launcher:
+        die_with_parent(launcher)
 
 
 def own_frames_off(trace: TracebackType | None) -> TracebackType | None:
@@ -75,6 +68,7 @@ def leave_note(error: BaseException, trace: str) -> None:
         "message": str(error),
         "step": present_step(),
         "own": not lost_peer(error),
+        "pieces": present_pieces(),
     }
     files = {f"{worker}.json": json.dumps(note), f"{worker}.txt": trace}
     for name, text in files.items():
@@ -94,6 +88,12 @@ def present_step() -> int | None:
     """How many steps are done here, if this script ever began to train."""
     entry = sys.modules.get("edl.runtime.entry")
     return None if entry is None else entry.present_step()
+
+
+def present_pieces() -> list[tuple[int, int, int, int]]:
+    """The samples in hand, if they are of partitions."""
+    entry = sys.modules.get("edl.runtime.entry")
+    return [] if entry is None else list(entry.present_pieces())
 
 
 def lost_peer(error: BaseException) -> bool:

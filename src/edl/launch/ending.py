@@ -75,19 +75,19 @@ class Ending:
         """The others go on; unless, as this returns, they must not."""
         self._failures.append(judged)
         mine = self.note(judged.ended)
-        if mine is None or not mine.own or mine.step is None:
+        if mine is None or not mine.own:
             return ""
         for other in self._failures[:-1]:
             note = self.note(other.ended)
-            if note is not None and note.own and note.step == mine.step:
+            if note is not None and note.own and mine.same_batch(note):
                 self._failures.remove(other)
                 self._failures.remove(judged)
                 self._failures[:0] = [other, judged]
                 self._failed = self.twice = True
-                return (
-                    f"step {mine.step} raised on two workers, {other.ended.worker} and "
-                    f"{judged.ended.worker}"
-                )
+                both = f"two workers, {other.ended.worker} and {judged.ended.worker}"
+                if mine.step == note.step:
+                    return f"step {mine.step} raised on {both}"
+                return f"the same samples raised on {both}, in steps {note.step} and {mine.step}"
         return ""
 
     def fail_without_worker(self, why: str) -> None:

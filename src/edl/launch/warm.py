@@ -11,15 +11,14 @@ import contextlib
 import ctypes
 import logging
 import os
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 
 from edl.errors import PeerError
-from edl.launch.boot import PR_SET_PDEATHSIG
 from edl.launch.jobs import JobFolder
 from edl.launch.processes import LocalProcesses
 from edl.launch.template import Request, Template, ask
+from edl.runtime.lifeline import die_with_parent
 
 __all__ = ["WarmProcesses", "fork_template"]
 
@@ -75,11 +74,12 @@ def fork_template() -> socket.socket:
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         code = ctypes.get_errno()
         raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")
+    launcher = os.getpid()
     if os.fork():
         theirs.close()
         return ours
     ours.close()
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent(launcher)
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):

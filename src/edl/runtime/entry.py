@@ -15,6 +15,7 @@ from edl.errors import GroupBroken
 from edl.protocol.events import ContextReady
 from edl.protocol.progress import Ledger, Progress
 from edl.protocol.record import Kind, StepRecord, pack, unpack
+from edl.protocol.shards import ShardPart
 from edl.protocol.topology import draw_first
 from edl.runtime.agent import Agent
 from edl.runtime.board import Board
@@ -23,7 +24,7 @@ from edl.runtime.framework import Exchange, Framework, Group, Transfer
 from edl.runtime.keeper import Keeper
 from edl.types import Address, Gpu, Member, WorkerId
 
-__all__ = ["Entry", "enter_alone", "enter_job", "present_step"]
+__all__ = ["Entry", "enter_alone", "enter_job", "present_pieces", "present_step"]
 
 # This process's own, once it trains: asked for when its script fails.
 _present: Progress | None = None
@@ -61,6 +62,16 @@ class Entry:
 def present_step() -> int | None:
     """How many steps are done in this process; None until it is in its job."""
     return None if _present is None else _present.step
+
+
+def present_pieces() -> list[tuple[int, int, int, int]]:
+    """What the step in hand uses here of partitions: epoch, partition, offset and length."""
+    if _present is None or _present.me not in _present.generation:
+        return []
+    part = _present.plan().part
+    if not isinstance(part, ShardPart):
+        return []
+    return [(part.epoch, each.partition, each.offset, each.length) for each in part.pieces]
 
 
 def _enter(progress: Progress) -> Progress:

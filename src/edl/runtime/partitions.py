@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import operator
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -58,14 +60,11 @@ def listed_partitions(given: Iterable[Partition | Sequence[Any]]) -> list[Partit
     found = []
     for number, one in enumerate(given):
         try:
-            part = one if isinstance(one, Partition) else Partition(*one)
-            whole = isinstance(part.offset, int) and isinstance(part.length, int)
-        except TypeError:
-            whole = False
-        if not whole:
+            part = _listed(one if isinstance(one, Partition) else Partition(*one))
+        except TypeError as error:
             raise UsageError(
                 f"partition {number} is {one!r}; expected (path, offset, length) with whole numbers"
-            )
+            ) from error
         if part.length < 1 or part.offset < 0:
             raise UsageError(
                 f"partition {number} has offset {part.offset} and length {part.length} in "
@@ -73,9 +72,21 @@ def listed_partitions(given: Iterable[Partition | Sequence[Any]]) -> list[Partit
             )
         found.append(part)
     if not found:
-        raise UsageError("no partitions: the list is empty, or no file matches")
+        raise UsageError(
+            "no partitions: give a list of (path, offset, length) that has at least one"
+        )
     _refuse_overlaps(found)
     return found
+
+
+def _listed(part: Partition) -> Partition:
+    """With plain values, whatever whole numbers it was given; TypeError if they are none."""
+    if isinstance(part.offset, bool) or isinstance(part.length, bool):
+        raise TypeError("a bool counts nothing")
+    path = os.fspath(part.path)
+    if not isinstance(path, str):
+        raise TypeError("a path is text")
+    return Partition(path, operator.index(part.offset), operator.index(part.length))
 
 
 def _refuse_overlaps(partitions: Sequence[Partition]) -> None:
@@ -101,7 +112,7 @@ def read_manifest(text: str, where: str) -> list[Partition]:
     """A list of partitions as JSON, as JSON lines, or as CSV with or without a head."""
     try:
         rows = _rows(text)
-        return listed_partitions([Partition(str(p), int(o), int(n)) for p, o, n in rows])
+        return listed_partitions([Partition(p, _number(o), _number(n)) for p, o, n in rows])
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
             f"{where} is no list of partitions ({error}); expected path, offset and length in "
@@ -120,6 +131,11 @@ def _rows(text: str) -> list[Sequence[Any]]:
         return [_row(json.loads(line)) for line in text.splitlines() if line.strip()]
     rows: list[Sequence[Any]] = [row for row in csv.reader(io.StringIO(text)) if row]
     return rows[1:] if rows and rows[0][:1] == ["path"] else rows
+
+
+def _number(value: Any) -> Any:
+    """What CSV has as text; in JSON a number is one, and nothing else is."""
+    return int(value) if isinstance(value, str) else value
 
 
 def _row(each: Any) -> Sequence[Any]:

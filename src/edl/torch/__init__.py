@@ -134,13 +134,18 @@ def DataLoader(  # noqa: N802 - it stands where a class would
     worker_init_fn: Callable[[int], None] | None = None,
     multiprocessing_context: Any = None,
     timeout: float = 0.0,
+    device: torch.device | str | None = None,
+    device_prefetch: int = 2,
 ) -> _Loader:
     """The elastic loader. `batch_size` is the aggregate batch of all workers together.
 
     With `epochs` one loop runs over all of them; without, one loop is one epoch. A worker whose
     share is larger than `micro_batch` gets it in pieces: the loop's body runs once for each, and
     only the last one updates the model, so scaling in does not run out of memory. The arguments
-    from `collate_fn` on are those of torch's DataLoader.
+    from `collate_fn` to `timeout` are those of torch's DataLoader.
+
+    With `device=edl.device()` batches come on that device; the next `device_prefetch` of them are
+    copied there while the present one is computed with.
     """
     options = _Options(
         num_workers=num_workers,
@@ -150,6 +155,8 @@ def DataLoader(  # noqa: N802 - it stands where a class would
         worker_init_fn=worker_init_fn,
         multiprocessing_context=multiprocessing_context,
         timeout=timeout,
+        device=device,
+        device_prefetch=device_prefetch,
     )
     return _Loader(
         _here(),

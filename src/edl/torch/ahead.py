@@ -9,6 +9,9 @@ cannot be read matters in the step that it is for, and nowhere else.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
+
+from edl.runtime.lifeline import die_with_parent, die_with_process
 
 __all__ = ["Ahead", "ByProcesses", "ByThreads", "Request"]
 
@@ -43,6 +48,10 @@ class Ahead(Protocol):
         """How many steps after this one have been asked for."""
         ...
 
+    def next_come(self) -> tuple[Hashable, int] | None:
+        """The key and step of the next batch, if it is there: `get` would hardly wait for it."""
+        ...
+
 
 class _Feed:
     """The batch sampler that torch's loader draws from; it may go on after it had ended."""
@@ -64,21 +73,58 @@ class _Feed:
         return request.samples
 
 
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """What a loader process does first: it ties itself to the trainer, whose sockets it may have.
+
+    torch lets it look for its parent every 5 s, and not while it reads a sample.
+    """
+
+    trainer: int
+    is_child: bool  # of the trainer's main thread
+    then: Callable[[int], None] | None
+
+    def __call__(self, number: int) -> None:
+        if self.is_child:
+            die_with_parent(self.trainer)
+        else:
+            die_with_process(self.trainer)
+        if self.then is not None:
+            self.then(number)
+
+
 class ByProcesses:
     """torch's own DataLoader does the work: processes, pinned memory, errors with tracebacks."""
 
-    def __init__(self, foresee: Foresee, **options: Any) -> None:
-        """`options` are those of torch's DataLoader."""
+    def __init__(
+        self,
+        foresee: Foresee,
+        *,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of torch's DataLoader. The same thread then calls `get`."""
         self._feed = _Feed(foresee)
+        is_child = (
+            _start_method(multiprocessing_context) != "forkserver"
+            and threading.current_thread() is threading.main_thread()
+        )
         self._loader: DataLoader[Any] = DataLoader(
             batch_sampler=self._feed,
             persistent_workers=True,
+            worker_init_fn=_Begin(os.getpid(), is_child, worker_init_fn),
+            multiprocessing_context=multiprocessing_context,
             **options,
         )
         self._batches: Iterator[Any] = iter(())
 
     def steps_beyond(self, step: int) -> int:
         return _beyond(self._feed.asked, step)
+
+    def next_come(self) -> tuple[Hashable, int] | None:
+        asked = self._feed.asked
+        return (asked[0].key, asked[0].step) if asked and _has_come(self._batches) else None
 
     def get(self, key: Hashable) -> Any:
         asked = self._feed.asked
@@ -115,6 +161,12 @@ class ByThreads:
     def steps_beyond(self, step: int) -> int:
         return _beyond(deque(request for request, _ in self._asked), step)
 
+    def next_come(self) -> tuple[Hashable, int] | None:
+        if not self._asked or not self._asked[0][1].done():
+            return None
+        request = self._asked[0][0]
+        return request.key, request.step
+
     def get(self, key: Hashable) -> Any:
         if not any(request.key == key for request, _ in self._asked):
             for _, future in self._asked:
@@ -142,6 +194,25 @@ def _beyond(asked: deque[Request], step: int) -> int:
     return max(0, asked[-1].step - step) if asked else 0
 
 
+def _has_come(batches: Iterator[Any]) -> bool:
+    """Whether torch has its next batch, or at least one that came sooner.
+
+    torch offers no way to ask. Where it is not made as expected, nothing is ever said to be there.
+    """
+    kept = getattr(batches, "_task_info", {}).get(getattr(batches, "_rcvd_idx", None), ())
+    queue = getattr(batches, "_data_queue", None)
+    return len(kept) == 2 or (queue is not None and not queue.empty())
+
+
+def _start_method(context: Any) -> str:
+    if context is None or isinstance(context, str):
+        return context or multiprocessing.get_start_method()
+    return str(context.get_start_method())
+
+
 def _is_fatal(error: Exception) -> bool:
-    """Whether a worker process itself is gone, rather than one of its samples."""
-    return isinstance(error, RuntimeError) and "DataLoader worker" in str(error)
+    """Whether torch itself gave up, for a lost process or a timeout, rather than a sample failed.
+
+    After that nobody knows which batch comes next. What a sample raised is told as caught.
+    """
+    return isinstance(error, RuntimeError) and not str(error).startswith("Caught ")

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset, default_collate
 
-from edl.data.source import Source
+from edl.data.source import Source, whole
 from edl.errors import UsageError
 from edl.protocol.forecast import Forecast
 from edl.protocol.progress import StepPlan
 from edl.runtime.loop import cut, steps
 from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
+from edl.torch.moving import Moving, OnDevice, chosen_device, pinned, side_of
 from edl.torch.plugin import Plugin
 from edl.torch.views import view_of
 
@@ -30,7 +32,10 @@ _BESIDE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How batches are fetched; the names and meaning are those of torch's DataLoader."""
+    """How batches are fetched; names and meaning are those of torch's DataLoader.
+
+    All but the last two, which say where batches are copied, and how many before they are wanted.
+    """
 
     num_workers: int = 0
     prefetch_factor: int | None = None
@@ -39,17 +44,21 @@ class Options:
     worker_init_fn: Callable[[int], None] | None = None
     multiprocessing_context: Any = None
     timeout: float = 0.0
+    device: torch.device | str | None = None
+    device_prefetch: int = 2
 
     def check(self) -> None:
-        if self.num_workers < 0:
-            raise UsageError(f"num_workers={self.num_workers}: give 0, or more")
+        whole("num_workers", self.num_workers, least=0)
+        whole("device_prefetch", self.device_prefetch, least=0)
         if self.num_workers == 0 and self.prefetch_factor is not None:
             raise UsageError(
                 f"prefetch_factor={self.prefetch_factor} without worker processes; give "
                 "num_workers too"
             )
-        if self.prefetch_factor is not None and self.prefetch_factor < 1:
-            raise UsageError(f"prefetch_factor={self.prefetch_factor}: give at least 1")
+        if self.timeout < 0:
+            raise UsageError(f"timeout={self.timeout}: give seconds, or 0 for none")
+        if self.prefetch_factor is not None:
+            whole("prefetch_factor", self.prefetch_factor)
 
 
 class Loader:
@@ -69,16 +78,10 @@ class Loader:
         options: Options,
     ) -> None:
         options.check()
-        if batch_size < 1:
-            raise UsageError(f"batch_size={batch_size}: the aggregate batch is at least 1")
-        if epochs is not None and epochs < 1:
-            raise UsageError(f"epochs={epochs}: give at least 1, or leave it out")
-        if micro_batch is not None and micro_batch < 1:
-            raise UsageError(f"micro_batch={micro_batch}: give at least 1, or leave it out")
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.micro_batch = micro_batch
+        self.batch_size = batch_size = whole("batch_size", batch_size)
+        self.epochs = whole("epochs", epochs) if epochs is not None else None
+        self.micro_batch = whole("micro_batch", micro_batch) if micro_batch is not None else None
         self._plugin = plugin
         self._options = options
         self._collate = options.collate_fn or default_collate
@@ -91,6 +94,10 @@ class Loader:
             epochs=epochs or 0,
         )
         self._ahead: Ahead | None = None
+        device = chosen_device(options.device) if options.device is not None else None
+        self._moving = Moving(device, side_of(device)) if device is not None else None
+        wanted = options.pin_memory or (device is not None and device.type == "cuda")
+        self._pins = wanted and torch.cuda.is_available()
         session = plugin.session
         if session.audit is not None and isinstance(dataset, Source):
             session.audit.name([(p.path, p.offset, p.length) for p in dataset.partitions])
@@ -137,7 +144,8 @@ class Loader:
         if self._ahead is None:
             self._ahead = self._open_ahead()
         if self._ahead is None:
-            return self._read(samples)
+            batch = self._read(samples)
+            return self._moving.hand_over(*self._moving.begin(batch)) if self._moving else batch
         batch = self._ahead.get(key)
         session.ahead = self._ahead.steps_beyond(plan.step)
         return batch
@@ -146,10 +154,18 @@ class Loader:
         dataset = self._view.dataset
         getitems = getattr(dataset, "__getitems__", None)
         if getitems is not None:
-            return self._collate(getitems(samples))
-        return self._collate([dataset[sample] for sample in samples])
+            batch = self._collate(getitems(samples))
+        else:
+            batch = self._collate([dataset[sample] for sample in samples])
+        return pinned(batch) if self._pins else batch
 
     def _open_ahead(self) -> Ahead | None:
+        fetched = self._open_fetching()
+        if fetched is None or self._moving is None:
+            return fetched
+        return OnDevice(fetched, self._moving, self._options.device_prefetch)
+
+    def _open_fetching(self) -> Ahead | None:
         options = self._options
         if options.num_workers:
             return ByProcesses(
@@ -157,7 +173,7 @@ class Loader:
                 dataset=self._view.dataset,
                 num_workers=options.num_workers,
                 prefetch_factor=options.prefetch_factor,
-                pin_memory=options.pin_memory,
+                pin_memory=options.pin_memory or self._pins,
                 collate_fn=self._collate,
                 worker_init_fn=options.worker_init_fn,
                 multiprocessing_context=options.multiprocessing_context,

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 from edl.data.order import indexes
 from edl.data.source import Source
-from edl.errors import UsageError
+from edl.errors import DataError, UsageError
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.progress import Ledger
 from edl.protocol.shards import Piece, ShardLedger, ShardPart
@@ -82,7 +82,13 @@ class _Pieces:
                 epoch=epoch,
                 index=index,
             )
-            found.extend(self._source.read(shard))
+            samples = list(self._source.read(shard))
+            if len(samples) != length:
+                raise DataError(
+                    f"{type(self._source).__name__}.read gave {len(samples)} samples of "
+                    f"{whole.path}, from {shard.offset} on, where {length} were asked for"
+                )
+            found += samples
         return found
 
 
@@ -128,7 +134,10 @@ def view_of(
         )
     view = StreamView(dataset, shuffle=shuffle) if isinstance(dataset, IterableDataset) else dataset
     if not isinstance(view, Sized):
-        raise UsageError(f"edl.DataLoader needs a dataset with a length; {name} has none")
+        raise UsageError(
+            "edl.DataLoader needs a map-style dataset, a stream with __len__ or a reader of "
+            f"edl.data; {name} has no length"
+        )
     ledger = MapLedger(
         samples=len(view),
         batch=batch,

@@ -18,36 +18,45 @@ import torch
 import edl.torch as edl
 from edl.data import JsonLines, Lines, Parquet, Records, Tar
 
-SAMPLES, BATCH, FILES = 203, 10, 3
+SAMPLES, FILES = 203, 3
 
 
 class Numbers(torch.utils.data.Dataset[int]):
+    def __init__(self, samples: int, banana: int | None) -> None:
+        self.samples = samples
+        self.banana = banana
+
     def __len__(self) -> int:
-        return SAMPLES
+        return self.samples
 
     def __getitem__(self, index: int) -> int:
+        if index == self.banana:
+            raise LookupError(f"sample {index} is a banana")
         return index
 
 
 class Stream(torch.utils.data.IterableDataset[int]):
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
     def __len__(self) -> int:
-        return SAMPLES
+        return self.samples
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(SAMPLES))
+        return iter(range(self.samples))
 
 
-def parts() -> list[range]:
-    return [range(SAMPLES * i // FILES, SAMPLES * (i + 1) // FILES) for i in range(FILES)]
+def parts(samples: int) -> list[range]:
+    return [range(samples * i // FILES, samples * (i + 1) // FILES) for i in range(FILES)]
 
 
-def write_files(folder: Path, kind: str) -> None:
-    for number, part in enumerate(parts()):
+def write_files(folder: Path, kind: str, samples: int, banana: int | None) -> None:
+    for number, part in enumerate(parts(samples)):
         path = folder / f"{number}.{kind}"
         if kind == "records":
             path.write_bytes(b"".join(struct.pack("<i", index) for index in part))
         elif kind in ("lines", "jsonl"):
-            path.write_text("\n".join(str(index) for index in part))
+            path.write_text("\n".join("banana" if n == banana else str(n) for n in part))
         elif kind == "parquet":
             import pyarrow as arrow
             import pyarrow.parquet as parquet
@@ -73,11 +82,11 @@ def index_of(row: dict[str, Any]) -> int:
     return int(row["index"])
 
 
-def open_data(folder: Path, kind: str) -> Any:
+def open_data(folder: Path, kind: str, samples: int, banana: int | None) -> Any:
     if kind == "map":
-        return Numbers()
+        return Numbers(samples, banana)
     if kind == "stream":
-        return Stream()
+        return Stream(samples)
     files = str(folder / f"*.{kind}")
     if kind == "records":
         return Records(files, record_bytes=4, partition_samples=16, decode=unpack)
@@ -99,15 +108,19 @@ def main() -> None:
     parser.add_argument("--log", required=True)
     parser.add_argument("--until", required=True)
     parser.add_argument("--kind", required=True)
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--batch", type=int, default=10)
+    parser.add_argument("--banana", type=int)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--context", default="fork")
+    parser.add_argument("--device")
     parser.add_argument("--pause", type=float, default=0.03)
     options = parser.parse_args()
     edl.init()
     folder = Path(options.log, "data")
     try:
         folder.mkdir()
-        write_files(folder, options.kind)
+        write_files(folder, options.kind, options.samples, options.banana)
         (folder / "written").touch()
     except FileExistsError:
         while not (folder / "written").exists():
@@ -116,13 +129,14 @@ def main() -> None:
     model = torch.nn.Linear(1, 1)
     optimizer = edl.Optimizer(torch.optim.Adam(model.parameters()), model=model)
     loader = edl.DataLoader(
-        open_data(folder, options.kind),
-        batch_size=BATCH,
+        open_data(folder, options.kind, options.samples, options.banana),
+        batch_size=options.batch,
         seed=3,
         shuffle=options.kind != "stream",
         num_workers=options.num_workers,
         multiprocessing_context=options.context if options.num_workers else None,
         collate_fn=collate,
+        device=options.device,
     )
     log = journal.Log(options.log)
     for _ in edl.epochs(100_000):
