@@ -133,12 +133,12 @@ class Loader:
         session = self._plugin.session
         progress = session.progress
         assert progress is not None
-        key, samples = self._view.wants(progress.ledger.epoch, plan.part, first, count)
+        asked = (progress.ledger.epoch, plan.part, first, count)
         if self._ahead is None:
             self._ahead = self._open_ahead()
         if self._ahead is None:
-            return self._read(samples)
-        batch = self._ahead.get(key)
+            return self._read(self._view.samples(*asked))
+        batch = self._ahead.get(self._view.key(*asked))
         session.ahead = self._ahead.steps_beyond(plan.step)
         return batch
 
@@ -176,5 +176,5 @@ class Loader:
         while (step := forecast.next()) is not None:
             count = step.part.count if step.part is not None else 0
             for rows, start in cut(count, self.micro_batch):
-                key, samples = self._view.wants(step.epoch, step.part, start, rows)
-                yield Request(key, step.step, samples)
+                asked = (step.epoch, step.part, start, rows)
+                yield Request(self._view.key(*asked), step.step, self._view.samples(*asked))
