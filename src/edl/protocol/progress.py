@@ -156,7 +156,10 @@ class Progress:
 
     def judge(self, records: Sequence[StepRecord]) -> Round:
         """What a round means. Mixed rounds are the script's doing; they never hang anyone."""
+        samples = {w: r.samples for w, r in zip(self._workers, records, strict=True)}
         said = {(record.kind, record.step) for record in records}
+        if said == {(Kind.STEP, self.step)}:
+            return Round(go=True, closed=False, ended=False, samples=samples)
         kinds = {kind for kind, _ in said}
         ended, closed = Kind.END in kinds, Kind.CLOSE in kinds
         if Kind.REDUCE in kinds and kinds != {Kind.REDUCE}:
@@ -166,7 +169,6 @@ class Progress:
         for kind, step in said:
             if kind == Kind.STEP and step != self.step:
                 raise AssertionError(f"{self.me} is at step {self.step}, a peer at {step}")
-        samples = {w: r.samples for w, r in zip(self._workers, records, strict=True)}
         return Round(go=not (ended or closed), closed=closed, ended=ended, samples=samples)
 
     def commit(self, decided: Round) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import Dataset, default_collate
+import torch
+from torch.utils.data import Dataset
 
 from edl.data.source import Source
 from edl.errors import UsageError
@@ -19,6 +20,7 @@ from edl.protocol.forecast import Forecast
 from edl.protocol.progress import StepPlan
 from edl.runtime.loop import cut, steps
 from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
+from edl.torch.collate import Parcels, collated, columns_of
 from edl.torch.plugin import Plugin
 from edl.torch.views import view_of
 
@@ -81,7 +83,7 @@ class Loader:
         self.micro_batch = micro_batch
         self._plugin = plugin
         self._options = options
-        self._collate = options.collate_fn or default_collate
+        self._collate = options.collate_fn or collated
         self._view = view_of(
             dataset,
             batch=batch_size,
@@ -144,6 +146,10 @@ class Loader:
 
     def _read(self, samples: list[Any]) -> Any:
         dataset = self._view.dataset
+        columns = columns_of(dataset) if self._collate is collated else ()
+        if columns:
+            rows = torch.tensor(samples)
+            return [column[rows] for column in columns]
         getitems = getattr(dataset, "__getitems__", None)
         if getitems is not None:
             return self._collate(getitems(samples))
@@ -158,7 +164,7 @@ class Loader:
                 num_workers=options.num_workers,
                 prefetch_factor=options.prefetch_factor,
                 pin_memory=options.pin_memory,
-                collate_fn=self._collate,
+                collate_fn=Parcels(self._options.collate_fn),
                 worker_init_fn=options.worker_init_fn,
                 multiprocessing_context=options.multiprocessing_context,
                 timeout=options.timeout,
