@@ -26,9 +26,6 @@ from edl.torch.views import view_of
 
 __all__ = ["Loader", "Options"]
 
-# Batches that are read ahead beside the training, where no processes do it.
-_BESIDE = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -169,7 +166,7 @@ class Loader:
                 multiprocessing_context=options.multiprocessing_context,
                 timeout=options.timeout,
             )
-        return ByThreads(self._foresee, self._read, _BESIDE) if self._reads_files() else None
+        return ByThreads(self._foresee, self._read) if self._reads_files() else None
 
     def _reads_files(self) -> bool:
         return isinstance(self.dataset, Source)
