@@ -166,6 +166,10 @@ class ShardLedger:
 
     def _provided(self, carriers: Sequence[WorkerId]) -> ShardLedger:
         """Everyone has what its next share takes: from the free list, else from the fullest."""
+        shares = split(self.step_size(), len(carriers))
+        held = dict(self.queues)
+        if all(w in held and _amount(held[w]) >= s for w, s in zip(carriers, shares, strict=True)):
+            return self
         known = [worker for worker, _ in self.queues]
         queues = {worker: list(queue) for worker, queue in self.queues}
         for worker in carriers:
@@ -175,7 +179,6 @@ class ShardLedger:
         if self.shuffle:
             order = Permutation(len(lengths), seed=self.seed, epoch=self.epoch)
         returned, handed, untouched = list(self.returned), self.handed, self.untouched
-        shares = split(self.step_size(), len(carriers))
         for worker, share in zip(carriers, shares, strict=True):
             lacking = share - _amount(queues[worker])
             while lacking > 0 and (returned or handed < len(lengths)):
