@@ -13,6 +13,7 @@ import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from edl.protocol.ledger import check_same_data
@@ -139,6 +140,14 @@ class ShardLedger:
 
     def used_by(self, used: Mapping[WorkerId, int]) -> tuple[Piece, ...]:
         """What everybody together uses in the next step."""
+        # In most steps, the front of the first range in each queue: then that is all of it.
+        fronts = tuple(
+            Piece(queue[0].partition, queue[0].offset, used[worker])
+            for worker, queue in self.queues
+            if queue and 0 < used.get(worker, 0) <= queue[0].length
+        )
+        if _amount(fronts) == sum(used.values()):
+            return fronts
         ready = self._provided([worker for worker, count in used.items() if count])
         return tuple(
             piece for worker, queue in ready.queues for piece in _cut(queue, used.get(worker, 0))[0]
@@ -177,7 +186,7 @@ class ShardLedger:
         lengths = self.table.lengths
         order: Permutation | range = range(len(lengths))
         if self.shuffle:
-            order = Permutation(len(lengths), seed=self.seed, epoch=self.epoch)
+            order = _order(len(lengths), self.seed, self.epoch)
         returned, handed, untouched = list(self.returned), self.handed, self.untouched
         for worker, share in zip(carriers, shares, strict=True):
             lacking = share - _amount(queues[worker])
@@ -280,6 +289,12 @@ def _cut(queue: Sequence[Piece], count: int) -> tuple[tuple[Piece, ...], tuple[P
         front.append(piece)
         count -= piece.length
     return tuple(front), tuple(rest)
+
+
+@lru_cache(maxsize=4)
+def _order(size: int, seed: int, epoch: int) -> Permutation:
+    """Its keys are hashed once an epoch, and not whenever a partition is handed out."""
+    return Permutation(size, seed=seed, epoch=epoch)
 
 
 def _amount(pieces: Sequence[Piece]) -> int:
