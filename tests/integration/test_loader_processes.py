@@ -112,7 +112,7 @@ def test_a_batch_is_said_to_have_come_before_it_is_asked_for(pulled: str) -> Non
     if pulled == "processes":
         ahead = ByProcesses(foresee, dataset=Squares(), num_workers=2, worker_init_fn=begin)
     else:
-        ahead = ByThreads(foresee, lambda samples: torch.tensor([samples[0] ** 2]), 2)
+        ahead = ByThreads(foresee, lambda samples: torch.tensor([samples[0] ** 2]))
     assert ahead.next_come() is None
     for step in range(4):
         assert ahead.get(step).item() == step * step

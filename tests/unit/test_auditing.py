@@ -169,3 +169,27 @@ def test_partitions_are_judged_by_their_pieces(
     found = audit_folder(folder)
     assert found.exact is (not fault)
     assert found.fault.startswith(fault)
+
+
+def test_logs_that_tell_the_same_are_read_once_and_what_differs_is_seen(folder: Path) -> None:
+    data = {**MAP, "samples": 400, "usable": 400}
+    whole = place(0) + steps(*[4] * 50) + place(50, generation=2, used=200) + steps(*[4] * 50)
+    write(folder, "w0", whole + over(), data)
+    write(folder, "w1", whole[:90], data)
+    write(folder, "w2", whole[:190], data)
+    write(folder, "w3", place(50, generation=2, used=200) + steps(*[4] * 49), data)
+    found = audit_folder(folder)
+    assert found.exact
+    assert (found.steps, states(found)) == (100, [(0, "complete", 400, 0, 0)])
+    write(folder, "w4", place(0) + steps(*[4] * 49, 3), data)
+    assert "tell different samples of step 49" in audit_folder(folder).fault
+
+
+def test_a_torn_log_tells_what_came_before(folder: Path) -> None:
+    data = {**MAP, "samples": 400, "usable": 400}
+    whole = place(0) + steps(*[4] * 100) + over()
+    write(folder, "w0", whole[:151], data)
+    write(folder, "w1", whole, data)
+    found = audit_folder(folder)
+    assert found.exact
+    assert (found.steps, len(found.torn)) == (100, 1)

@@ -22,8 +22,11 @@ def run_epoch(ledger: ShardLedger, members: list[WorkerId]) -> tuple[ShardLedger
     pieces: list[Piece] = []
     while not ledger.epoch_over():
         parts = {worker: ledger.slice_of(worker, members) for worker in members}
-        pieces += [piece for part in parts.values() for piece in part.pieces]
-        ledger = ledger.committed({worker: part.count for worker, part in parts.items()})
+        now = [piece for part in parts.values() for piece in part.pieces]
+        counts = {worker: part.count for worker, part in parts.items()}
+        assert sorted(ledger.used_by(counts)) == sorted(now)
+        pieces += now
+        ledger = ledger.committed(counts)
     return ledger, pieces
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from edl.data.files import Urls, expand, open_file, tried
+from edl.data.files import Urls, expand, open_file, read_range, tried
 from edl.data.source import Source
 from edl.errors import DataError, UsageError
 from edl.runtime.partitions import Partition, Shard
 
 __all__ = ["Parquet"]
+
+# To read so many bytes in vain takes less than another request.
+_GAP = 1 << 20
 
 
 class Parquet(Source):
@@ -29,6 +33,7 @@ class Parquet(Source):
         self._decode = decode
         partitions: list[Partition] = []
         self._groups: list[int] = []
+        self._about: dict[str, Any] = {}  # each file's footer, so that it is read once
         for url in expand(urls):
             first = 0
             for group, rows in enumerate(self._rows(url)):
@@ -60,6 +65,7 @@ class Parquet(Source):
                         f"{url} has no column {min(absent)!r}; it has "
                         f"{', '.join(about.schema_arrow.names)}"
                     )
+                self._about[url] = about.metadata
                 groups = range(about.metadata.num_row_groups)
                 return [about.metadata.row_group(group).num_rows for group in groups]
 
@@ -67,15 +73,80 @@ class Parquet(Source):
 
     def _read(self, index: int) -> list[Any]:
         parquet, url = _pyarrow(), self.partitions[index].path
+        about, group = self._about[url], self._groups[index]
 
         def look() -> list[Any]:
-            with open_file(url) as file:
-                table = parquet.ParquetFile(file).read_row_group(
-                    self._groups[index], columns=self._columns
+            with _Held(url, about.row_group(group), self._columns) as held:
+                table = parquet.ParquetFile(held, metadata=about).read_row_group(
+                    group, columns=self._columns
                 )
             return list(table.to_pylist())
 
         return list(_readable(look, url))
+
+
+class _Held(io.RawIOBase):
+    """A file of which the bytes of one row group are held, asked for in as few requests as go.
+
+    A Parquet file by itself asks for its footer and for one column after another; behind a
+    network, each of these waits for an answer.
+    """
+
+    def __init__(self, url: str, group: Any, columns: Sequence[str] | None) -> None:
+        self._url = url
+        self._at = 0
+        self._ranges: list[tuple[int, bytes]] = []
+        for start, end in _spans(group, columns):
+            self._ranges.append((start, read_range(url, start, end)))
+        self._size = max((start + len(held) for start, held in self._ranges), default=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        begin = self._at
+        end = self._size if size < 0 else min(begin + size, self._size)
+        for start, held in self._ranges:
+            if start <= begin and end <= start + len(held):
+                self._at = end
+                return held[begin - start : end - start]
+        # Some writers' footers are not exact.
+        self._at = end
+        return read_range(self._url, begin, end)
+
+
+def _spans(group: Any, columns: Sequence[str] | None) -> list[tuple[int, int]]:
+    """Where the columns lie, with little gaps between them closed."""
+    places = []
+    for number in range(group.num_columns):
+        column = group.column(number)
+        # A column of records is several, named by a path that begins with its name.
+        if columns is not None and not any(
+            column.path_in_schema == name or column.path_in_schema.startswith(f"{name}.")
+            for name in columns
+        ):
+            continue
+        first = column.data_page_offset
+        if column.has_dictionary_page and column.dictionary_page_offset:
+            first = min(first, column.dictionary_page_offset)
+        places.append((first, first + column.total_compressed_size))
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted(places):
+        if spans and start - spans[-1][1] <= _GAP:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((start, end))
+    return spans
 
 
 def _readable(look: Any, url: str) -> Any:

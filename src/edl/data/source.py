@@ -1,7 +1,7 @@
 """What every reader is: partitions, and a way to read a part of one.
 
 Owns: the samples of the last few partitions that were read whole, since steps use them bit by bit.
-Holds: a copy in another process starts with none.
+Holds: a copy in another process starts with none; threads that want one partition read it once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from edl.errors import DataError, UsageError
@@ -44,6 +45,7 @@ class Source:
 
     def _begin(self) -> None:
         self._kept: OrderedDict[int, Sequence[Any]] = OrderedDict()
+        self._reading: dict[int, Future[Sequence[Any]]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -59,17 +61,34 @@ class Source:
             if index in self._kept:
                 self._kept.move_to_end(index)
                 return self._kept[index]
-        samples = read()
+            reading = self._reading.get(index)
+            mine: Future[Sequence[Any]] = Future()
+            if reading is None:
+                self._reading[index] = mine
+        if reading is not None:
+            return reading.result()
+        try:
+            samples = self._checked(index, read())
+        except BaseException as error:
+            mine.set_exception(error)
+            with self._lock:
+                del self._reading[index]
+            raise
+        with self._lock:
+            self._kept[index] = samples
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+            del self._reading[index]
+        mine.set_result(samples)
+        return samples
+
+    def _checked(self, index: int, samples: Sequence[Any]) -> Sequence[Any]:
         part = self.partitions[index]
         if len(samples) != part.length:
             raise DataError(
                 f"{part.path} has {len(samples)} samples where it had {part.length} when it was "
                 f"indexed (from {part.offset} on); index it again"
             )
-        with self._lock:
-            self._kept[index] = samples
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
         return samples
 
     def _part_of(self, shard: Shard, read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
@@ -77,9 +96,8 @@ class Source:
         return self._whole(shard.index, read)[start : start + shard.length]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: value for name, value in self.__dict__.items() if name not in ("_kept", "_lock")
-        }
+        own = ("_kept", "_reading", "_lock")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

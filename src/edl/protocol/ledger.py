@@ -10,7 +10,7 @@ order does not depend on how many workers there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from edl.errors import UsageError
@@ -102,7 +102,7 @@ class MapLedger:
                 f"a step used {total} samples where the ledger has {self.step_size()} "
                 f"(epoch {self.epoch}, position {self.position})"
             )
-        return replace(self, position=self.position + total)
+        return self._at(self.epoch, self.position + total)
 
     def entered(self, members: Sequence[WorkerId]) -> MapLedger:
         """Another membership changes nothing here: shares are drawn anew at every step."""
@@ -110,7 +110,20 @@ class MapLedger:
 
     def next_epoch(self) -> MapLedger:
         """The ledger at the start of the next epoch; what was left of this one stays unused."""
-        return replace(self, epoch=self.epoch + 1, position=0)
+        return self._at(self.epoch + 1, 0)
+
+    def _at(self, epoch: int, position: int) -> MapLedger:
+        # Spelled out: `dataclasses.replace` takes three times as long, at every step.
+        return MapLedger(
+            samples=self.samples,
+            batch=self.batch,
+            seed=self.seed,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            epochs=self.epochs,
+            epoch=epoch,
+            position=position,
+        )
 
     def snapshot(self) -> dict[str, Any]:
         """The ledger as plain values, for a newcomer or a checkpoint."""

@@ -8,7 +8,7 @@ happens at t for everybody; a step in which anyone left the loop counts for nobo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,8 +50,8 @@ class Round:
     closed: bool
     ended: bool
     samples: dict[WorkerId, int]
-    wanted: dict[WorkerId, int] = field(default_factory=dict)
-    back: dict[WorkerId, int] = field(default_factory=dict)
+    wanted: Mapping[WorkerId, int] = field(default_factory=dict)
+    back: Mapping[WorkerId, int] = field(default_factory=dict)
     told: int = 0  # the largest batch that a pipeline made by itself, stand-ins included
 
     def weight(self, worker: WorkerId) -> float:
@@ -174,7 +174,15 @@ class Progress:
 
     def judge(self, records: Sequence[StepRecord]) -> Round:
         """What a round means. Mixed rounds are the script's doing; they never hang anyone."""
+        by = dict(zip(self._workers, records, strict=True))
+        samples = {worker: record.samples for worker, record in by.items()}
+        asides: dict[str, Any] = {}
+        if isinstance(self.ledger, DrawnLedger):
+            asides["wanted"] = {worker: record.want for worker, record in by.items() if record.want}
+            asides["back"] = {worker: record.back for worker, record in by.items() if record.back}
         said = {(record.kind, record.step) for record in records}
+        if said == {(Kind.STEP, self.step)}:
+            return Round(go=True, closed=False, ended=False, samples=samples, **asides)
         kinds = {kind for kind, _ in said}
         ended, closed = Kind.END in kinds, Kind.CLOSE in kinds
         if kinds & {Kind.REDUCE, Kind.COUNT} and len(kinds) > 1:
@@ -184,14 +192,8 @@ class Progress:
         for kind, step in said:
             if kind == Kind.STEP and step != self.step:
                 raise AssertionError(f"{self.me} is at step {self.step}, a peer at {step}")
-        said_by = dict(zip(self._workers, records, strict=True))
         return Round(
-            go=not (ended or closed),
-            closed=closed,
-            ended=ended,
-            samples={worker: record.samples for worker, record in said_by.items()},
-            wanted={worker: record.want for worker, record in said_by.items() if record.want},
-            back={worker: record.back for worker, record in said_by.items() if record.back},
+            go=not (ended or closed), closed=closed, ended=ended, samples=samples, **asides
         )
 
     def commit(self, decided: Round) -> None:

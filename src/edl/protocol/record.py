@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from operator import attrgetter
 
 __all__ = [
     "FIELDS",
@@ -60,6 +61,7 @@ class StepRecord:
 
 
 FIELDS = tuple(field.name for field in fields(StepRecord))
+_values = attrgetter(*FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ class Announcement:
 
 def pack(record: StepRecord) -> list[int]:
     """The record as the integers that travel, in the order of FIELDS."""
-    return [int(getattr(record, name)) for name in FIELDS]
+    return [int(value) for value in _values(record)]
 
 
 def unpack(values: Sequence[int]) -> StepRecord:

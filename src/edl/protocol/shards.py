@@ -13,6 +13,7 @@ import hashlib
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Self
 
 from edl.protocol.ledger import check_same_data
@@ -139,6 +140,14 @@ class ShardLedger:
 
     def used_by(self, used: Mapping[WorkerId, int]) -> tuple[Piece, ...]:
         """What everybody together uses in the next step."""
+        # In most steps, the front of the first range in each queue: then that is all of it.
+        fronts = tuple(
+            Piece(queue[0].partition, queue[0].offset, used[worker])
+            for worker, queue in self.queues
+            if queue and 0 < used.get(worker, 0) <= queue[0].length
+        )
+        if amount(fronts) == sum(used.values()):
+            return fronts
         ready = self._provided([worker for worker, count in used.items() if count])
         return tuple(
             piece for worker, queue in ready.queues for piece in cut(queue, used.get(worker, 0))[0]
@@ -169,17 +178,20 @@ class ShardLedger:
         partitions = len(self.table.lengths)
         if not self.shuffle:
             return range(partitions)
-        return Permutation(partitions, seed=self.seed, epoch=self.epoch)
+        return _order(partitions, self.seed, self.epoch)
 
     def _provided(self, carriers: Sequence[WorkerId]) -> ShardLedger:
         """Everyone has what its next share takes: from the free list, else from the fullest."""
+        shares = split(self.step_size(), len(carriers))
+        held = dict(self.queues)
+        if all(w in held and amount(held[w]) >= s for w, s in zip(carriers, shares, strict=True)):
+            return self
         known = [worker for worker, _ in self.queues]
         queues = {worker: list(queue) for worker, queue in self.queues}
         for worker in carriers:
             queues.setdefault(worker, [])
         lengths, order = self.table.lengths, self.order()
         returned, handed, untouched = list(self.returned), self.handed, self.untouched
-        shares = split(self.step_size(), len(carriers))
         for worker, share in zip(carriers, shares, strict=True):
             lacking = share - amount(queues[worker])
             while lacking > 0 and (returned or handed < len(lengths)):
@@ -295,6 +307,12 @@ def common(known: Iterable[Piece], queue: Sequence[Piece]) -> int:
             _, rest[:1] = cut(rest[:1], length)
             offset, count = offset + length, count + length
     return count
+
+
+@lru_cache(maxsize=4)
+def _order(size: int, seed: int, epoch: int) -> Permutation:
+    """Its keys are hashed once an epoch, and not whenever a partition is handed out."""
+    return Permutation(size, seed=seed, epoch=epoch)
 
 
 def amount(pieces: Sequence[Piece]) -> int:

@@ -15,14 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from edl.errors import UsageError
 from edl.protocol.permutation import Permutation
 from edl.runtime.audit import AUDIT
-from edl.runtime.auditlog import Kind, Torn, entries
+from edl.runtime.auditlog import Entry, Kind, Torn, entries
 
 __all__ = ["Audit", "EpochAudit", "audit_folder"]
+
+# Shorter stretches are read faster than they are looked up.
+_STRETCH = 64
 
 # What a step used: (start, length) in one line of samples; partitions lie one after another.
 _Ranges = tuple[tuple[int, int], ...]
@@ -81,6 +84,36 @@ class _History:
     fault: str = ""
 
 
+class _Here(NamedTuple):
+    """Where a log is: what the next entry will be about."""
+
+    place: tuple[int, int]  # run and generation
+    step: int
+    epoch: int
+    position: int
+
+
+class _Told:
+    """Stretches of logs that were read, each from a PLACE on. Workers of a generation write the
+    same, so of the logs of a thousand workers all but one are mostly passed over."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, list[tuple[bytes, _Here]]] = {}
+
+    def add(self, stretch: bytes, after: _Here) -> None:
+        if len(stretch) > _STRETCH:
+            self._known.setdefault(stretch[:_STRETCH], []).append((stretch, after))
+
+    def find(self, content: bytes, at: int) -> tuple[int, _Here] | None:
+        """The longest one that lies at this place: its length, and where a log is after it."""
+        found = [
+            (len(stretch), after)
+            for stretch, after in self._known.get(content[at : at + _STRETCH], ())
+            if content.startswith(stretch, at)
+        ]
+        return max(found, default=None)
+
+
 def audit_folder(folder: Path) -> Audit:
     """The verdict on the job whose folder this is; UsageError if it kept no log."""
     paths = sorted((folder / AUDIT).glob("*.log"))
@@ -89,9 +122,10 @@ def audit_folder(folder: Path) -> Audit:
             f"no audit log in {folder / AUDIT}: the job has not finished a step yet, or it was "
             "started with --no-audit"
         )
-    history = _History()
-    for path in paths:
-        _read(path, history)
+    history, told = _History(), _Told()
+    # The shorter ones first: what they tell is then found at the longer ones' beginning.
+    for path in sorted(paths, key=lambda path: path.stat().st_size):
+        _read(path, history, told)
     _drop_void(history)
     epochs = tuple(_judge(history))
     faults = [history.fault, *(epoch.fault for epoch in epochs)]
@@ -104,35 +138,55 @@ def audit_folder(folder: Path) -> Audit:
     )
 
 
-def _read(path: Path, history: _History) -> None:
-    place, step, epoch, position = (0, 0), 0, 0, 0
+def _read(path: Path, history: _History, told: _Told) -> None:
+    content = path.read_bytes()
+    here = _Here((0, 0), 0, 0, 0)
+    began = end = 0  # of the stretch since the last PLACE
+    coming = entries(content)
     try:
-        for entry in entries(path.read_bytes()):
-            values = entry.values
+        while (entry := next(coming, None)) is not None:
+            if entry.kind is Kind.OPEN or entry.kind is Kind.PLACE:
+                told.add(content[began:end], here)
+                began = end = entry.began
             if entry.kind is Kind.OPEN:
                 _open(path, entry.data or {}, history)
-            elif entry.kind is Kind.PLACE:
-                place, step, epoch, position = (values[0], values[1]), *values[2:5]
-                history.places[place] = min(step, history.places.get(place, step))
-                known = history.earlier.get(epoch)
-                if known is None or step < known[0]:
-                    history.earlier[epoch] = (step, position)
-            elif entry.kind is Kind.EPOCH:
-                history.ends[epoch] = values[0]
-                epoch, position = epoch + 1, 0
-            else:
-                ranges: _Ranges
-                if entry.kind is Kind.RANGE:
-                    ranges = ((position, values[0]),)
-                    position += values[0]
-                else:
-                    ranges = tuple(_flat(values, history.starts))
-                _add(history, step, _Step(place, epoch, ranges, path.stem))
-                step += 1
+                continue
+            here, end = _took(entry, here, history, path.stem), entry.ended
+            known = told.find(content, began) if entry.kind is Kind.PLACE else None
+            if known is not None:
+                # Another log has told all of this, to the byte.
+                end, here = began + known[0], known[1]
+                coming = entries(content, end)
     except Torn as torn:
         history.torn.append(f"{path.name}: {torn}")
     except (IndexError, KeyError) as error:
         history.torn.append(f"{path.name}: it names what its head does not have ({error})")
+    finally:
+        told.add(content[began:end], here)
+
+
+def _took(entry: Entry, here: _Here, history: _History, log: str) -> _Here:
+    """Where the log is after this entry."""
+    values = entry.values
+    place, step, epoch, position = here
+    if entry.kind is Kind.PLACE:
+        place, step, epoch, position = (values[0], values[1]), *values[2:5]
+        history.places[place] = min(step, history.places.get(place, step))
+        known = history.earlier.get(epoch)
+        if known is None or step < known[0]:
+            history.earlier[epoch] = (step, position)
+        return _Here(place, step, epoch, position)
+    if entry.kind is Kind.EPOCH:
+        history.ends[epoch] = values[0]
+        return _Here(place, step, epoch + 1, 0)
+    ranges: _Ranges
+    if entry.kind is Kind.RANGE:
+        ranges = ((position, values[0]),)
+        position += values[0]
+    else:
+        ranges = tuple(_flat(values, history.starts))
+    _add(history, step, _Step(place, epoch, ranges, log))
+    return _Here(place, step + 1, epoch, position)
 
 
 def _open(path: Path, head: dict[str, Any], history: _History) -> None:

@@ -39,6 +39,7 @@ class Kind(IntEnum):
 
 
 _FIXED = {Kind.PLACE: 5, Kind.RANGE: 1, Kind.EPOCH: 1}
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 class Torn(Exception):
@@ -49,12 +50,14 @@ class Torn(Exception):
         self.at = at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """One entry; `values` are its numbers, without the kind."""
 
     kind: Kind
     values: Sequence[int]
+    began: int  # where it lies among the bytes
+    ended: int
     data: dict[str, Any] | None = None
 
 
@@ -75,16 +78,15 @@ def header(data: dict[str, Any]) -> bytes:
     return pack(Kind.OPEN, [len(text)]) + text
 
 
-def entries(content: bytes) -> Iterator[Entry]:
-    """Every whole entry, in order; Torn after the last one if there is a rest."""
-    at = 0
+def entries(content: bytes, at: int = 0) -> Iterator[Entry]:
+    """Every whole entry from there on, in order; Torn after the last one if there is a rest."""
     while at < len(content):
         began = at
         kind, at = _number(content, at, began)
         if kind == Kind.OPEN:
             length, at = _number(content, at, began)
-            yield _opened(content[at : at + length], length, began)
             at += length
+            yield _opened(content[at - length : at], length, began, at)
             continue
         if kind == Kind.PIECES:
             count, at = _number(content, at, began)
@@ -94,18 +96,27 @@ def entries(content: bytes) -> Iterator[Entry]:
         else:
             raise Torn(began, f"an entry of kind {kind}, which no version writes,")
         values = []
-        for _ in range(count):
-            # Most numbers are one byte; this is the inner loop of an audit.
-            byte = content[at] if at < len(content) else 0x80
-            if byte < 0x80:
+        try:
+            for _ in range(count):
+                # Spelled out, and not by `_number`: this is the inner loop of an audit.
+                byte = value = content[at]
                 at += 1
-            else:
-                byte, at = _number(content, at, began)
-            values.append(byte)
-        yield Entry(Kind(kind), values)
+                if byte > 0x7F:
+                    value, shift = byte & 0x7F, 7
+                    while (byte := content[at]) > 0x7F:
+                        value |= (byte & 0x7F) << shift
+                        at, shift = at + 1, shift + 7
+                        if shift > 63:
+                            raise Torn(began, "a number of more than 63 bits")
+                    value |= byte << shift
+                    at += 1
+                values.append(value)
+        except IndexError:
+            raise Torn(began, "the file ends inside an entry") from None
+        yield Entry(_KINDS[kind], values, began, at)
 
 
-def _opened(text: bytes, length: int, began: int) -> Entry:
+def _opened(text: bytes, length: int, began: int, ended: int) -> Entry:
     if len(text) < length:
         raise Torn(began, "the file ends inside an entry")
     try:
@@ -114,7 +125,7 @@ def _opened(text: bytes, length: int, began: int) -> Entry:
         raise Torn(began, "the head is no JSON") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise Torn(began, f"the head says no format {FORMAT}")
-    return Entry(Kind.OPEN, (), data)
+    return Entry(Kind.OPEN, (), began, ended, data)
 
 
 def _number(content: bytes, at: int, began: int) -> tuple[int, int]:

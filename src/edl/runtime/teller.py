@@ -60,7 +60,7 @@ class Teller:
         duration = now() - self._last
         self._last += duration
         self.flush(duration)
-        usual = median(self._durations) if self._durations else 0.0
+        usual = median(self._durations) if entering and self._durations else 0.0
         self._durations.append(duration)
         agent = self._agent
         if agent is None:

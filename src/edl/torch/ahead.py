@@ -16,13 +16,23 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from math import ceil
+from statistics import median
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
 
+from edl.runtime.clock import now
 from edl.runtime.lifeline import die_with_parent, die_with_process
 
 __all__ = ["Ahead", "ByProcesses", "ByThreads", "Request"]
+
+
+# Batches that threads read ahead: at least, and at most, since they all lie in memory.
+_LEAST, _MOST = 4, 16
+# By how many of the last batches that is judged.
+_RECENT = 32
+_INSTANT_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +158,25 @@ class ByProcesses:
 
 
 class ByThreads:
-    """Threads of this process, for reading that mostly waits."""
+    """Threads of this process, for reading that mostly waits.
 
-    def __init__(self, foresee: Foresee, read: Callable[[list[Any]], Any], depth: int) -> None:
+    As many batches are under way as are used in the time that one of them takes to read; so a
+    storage that answers late, though it answers many at once, is not felt.
+    """
+
+    def __init__(self, foresee: Foresee, read: Callable[[list[Any]], Any]) -> None:
         self._foresee = foresee
         self._read = read
-        self._depth = depth
-        self._threads = ThreadPoolExecutor(depth, thread_name_prefix="edl-read")
+        self._depth = _LEAST
+        self._threads = ThreadPoolExecutor(_MOST, thread_name_prefix="edl-read")
         self._coming: Iterator[Request] = iter(())
         self._asked: deque[tuple[Request, Future[Any]]] = deque()
+        self._reading_s: deque[float] = deque(maxlen=_RECENT)
+        self._using_s: deque[float] = deque(maxlen=_RECENT)
+        self._handed_at: float | None = None
 
     def steps_beyond(self, step: int) -> int:
-        return _beyond(deque(request for request, _ in self._asked), step)
+        return max(0, self._asked[-1][0].step - step) if self._asked else 0
 
     def next_come(self) -> tuple[Hashable, int] | None:
         if not self._asked or not self._asked[0][1].done():
@@ -168,6 +185,9 @@ class ByThreads:
         return request.key, request.step
 
     def get(self, key: Hashable) -> Any:
+        if self._handed_at is not None:
+            self._using_s.append(now() - self._handed_at)
+            self._depth = self._enough()
         if not any(request.key == key for request, _ in self._asked):
             for _, future in self._asked:
                 future.cancel()
@@ -178,16 +198,30 @@ class ByThreads:
             request, future = self._asked.popleft()
             self._fill()
             if request.key == key:
-                return future.result()
+                batch = future.result()
+                self._handed_at = now()
+                return batch
             future.cancel()
         raise AssertionError(f"the forecast lacks the batch {key}, which it was made for")
+
+    def _enough(self) -> int:
+        # The longest: a partition is read in the step that first needs it, the others find it.
+        longest = max(self._reading_s, default=0.0)
+        return max(_LEAST, min(_MOST, ceil(longest / max(median(self._using_s), _INSTANT_S)) + 2))
 
     def _fill(self) -> None:
         while len(self._asked) < self._depth:
             request = next(self._coming, None)
             if request is None:
                 return
-            self._asked.append((request, self._threads.submit(self._read, request.samples)))
+            self._asked.append((request, self._threads.submit(self._timed, request.samples)))
+
+    def _timed(self, samples: list[Any]) -> Any:
+        began = now()
+        try:
+            return self._read(samples)
+        finally:
+            self._reading_s.append(now() - began)
 
 
 def _beyond(asked: deque[Request], step: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from edl.data.source import Source, whole
 from edl.errors import UsageError
@@ -20,14 +20,12 @@ from edl.protocol.forecast import Forecast
 from edl.protocol.progress import StepPlan
 from edl.runtime.loop import cut, steps
 from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
+from edl.torch.collate import Parcels, collated, columns_of
 from edl.torch.moving import Moving, OnDevice, chosen_device, pinned, side_of
 from edl.torch.plugin import Plugin
 from edl.torch.views import view_of
 
 __all__ = ["Loader", "Options"]
-
-# Batches that are read ahead beside the training, where no processes do it.
-_BESIDE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,7 @@ class Loader:
         self.micro_batch = whole("micro_batch", micro_batch) if micro_batch is not None else None
         self._plugin = plugin
         self._options = options
-        self._collate = options.collate_fn or default_collate
+        self._collate = options.collate_fn or collated
         self._view = view_of(
             dataset,
             batch=batch_size,
@@ -140,20 +138,24 @@ class Loader:
         session = self._plugin.session
         progress = session.progress
         assert progress is not None
-        key, samples = self._view.wants(progress.ledger.epoch, plan.part, first, count)
+        asked = (progress.ledger.epoch, plan.part, first, count)
         if self._ahead is None:
             self._ahead = self._open_ahead()
         if self._ahead is None:
-            batch = self._read(samples)
+            batch = self._read(self._view.samples(*asked))
             return self._moving.hand_over(*self._moving.begin(batch)) if self._moving else batch
-        batch = self._ahead.get(key)
+        batch = self._ahead.get(self._view.key(*asked))
         session.ahead = self._ahead.steps_beyond(plan.step)
         return batch
 
     def _read(self, samples: list[Any]) -> Any:
         dataset = self._view.dataset
+        columns = columns_of(dataset) if self._collate is collated else ()
         getitems = getattr(dataset, "__getitems__", None)
-        if getitems is not None:
+        if columns:
+            rows = torch.tensor(samples)
+            batch = [column[rows] for column in columns]
+        elif getitems is not None:
             batch = self._collate(getitems(samples))
         else:
             batch = self._collate([dataset[sample] for sample in samples])
@@ -174,12 +176,12 @@ class Loader:
                 num_workers=options.num_workers,
                 prefetch_factor=options.prefetch_factor,
                 pin_memory=options.pin_memory or self._pins,
-                collate_fn=self._collate,
+                collate_fn=Parcels(self._options.collate_fn),
                 worker_init_fn=options.worker_init_fn,
                 multiprocessing_context=options.multiprocessing_context,
                 timeout=options.timeout,
             )
-        return ByThreads(self._foresee, self._read, _BESIDE) if self._reads_files() else None
+        return ByThreads(self._foresee, self._read) if self._reads_files() else None
 
     def _reads_files(self) -> bool:
         return isinstance(self.dataset, Source)
@@ -192,5 +194,5 @@ class Loader:
         while (step := forecast.next()) is not None:
             count = step.part.count if step.part is not None else 0
             for rows, start in cut(count, self.micro_batch):
-                key, samples = self._view.wants(step.epoch, step.part, start, rows)
-                yield Request(key, step.step, samples)
+                asked = (step.epoch, step.part, start, rows)
+                yield Request(self._view.key(*asked), step.step, self._view.samples(*asked))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import IterableDataset
 
-from edl.data.order import indexes
+from edl.data.order import Drawn
 from edl.data.source import Source
 from edl.errors import DataError, UsageError
 from edl.protocol.ledger import MapLedger, Slice
@@ -34,11 +34,15 @@ class View(Protocol):
     ledger: Ledger
     dataset: Any  # what torch's fetcher asks: by __getitems__, or sample by sample
 
-    def wants(self, epoch: int, part: Part, first: int, count: int) -> tuple[Hashable, list[Any]]:
-        """The rows `first` to `first + count` of a part: a key, and what to ask the dataset for.
+    def key(self, epoch: int, part: Part, first: int, count: int) -> Hashable:
+        """The rows `first` to `first + count` of a part, to recognise them by.
 
         Without a part: real samples, so that the loop's body runs as ever; they are not consumed.
         """
+        ...
+
+    def samples(self, epoch: int, part: Part, first: int, count: int) -> list[Any]:
+        """What to ask the dataset for."""
         ...
 
 
@@ -49,20 +53,22 @@ class MapView:
         self.dataset = dataset
         self.ledger: Ledger = ledger
         self._first = ledger
-        self._order: tuple[int, Any] = (-1, None)
+        self._drawn: tuple[int, Drawn] | None = None
 
-    def wants(self, epoch: int, part: Part, first: int, count: int) -> tuple[Hashable, list[Any]]:
+    def key(self, epoch: int, part: Part, first: int, count: int) -> tuple[int, int, int, bool]:
         if isinstance(part, Slice):
-            epoch, start = part.epoch, part.start + first
-        else:
-            start, count = 0, min(_STAND_IN, self._first.samples)
-        if self._order[0] != epoch:
-            self._order = (epoch, self._first.order(epoch))
-        samples: list[Any] = indexes(self._order[1], start, count)
+            return part.epoch, part.start + first, count, False
+        return epoch, 0, min(_STAND_IN, self._first.samples), True
+
+    def samples(self, epoch: int, part: Part, first: int, count: int) -> list[Any]:
+        epoch, start, count, _ = self.key(epoch, part, first, count)
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = epoch, Drawn(self._first.order(epoch), batch=self._first.batch)
+        samples: list[Any] = self._drawn[1].take(start, count)
         if isinstance(self.dataset, StreamView):
             # A stream is read from front to back, and anew in each epoch.
-            samples = [(epoch, index) for index in samples]
-        return (epoch, start, count, part is None), samples
+            return [(epoch, index) for index in samples]
+        return samples
 
 
 class _Pieces:
@@ -100,12 +106,13 @@ class SourceView:
         self.ledger: Ledger = ledger
         self._lengths = ledger.table.lengths
 
-    def wants(self, epoch: int, part: Part, first: int, count: int) -> tuple[Hashable, list[Any]]:
+    def key(self, epoch: int, part: Part, first: int, count: int) -> Hashable:
+        return tuple(self.samples(epoch, part, first, count)), part is None
+
+    def samples(self, epoch: int, part: Part, first: int, count: int) -> list[Any]:
         if isinstance(part, ShardPart):
-            pieces = [(part.epoch, *piece) for piece in _between(part.pieces, first, first + count)]
-        else:
-            pieces = [(epoch, 0, 0, min(_STAND_IN, self._lengths[0]))]
-        return (tuple(pieces), part is None), list(pieces)
+            return [(part.epoch, *piece) for piece in _between(part.pieces, first, first + count)]
+        return [(epoch, 0, 0, min(_STAND_IN, self._lengths[0]))]
 
 
 def _between(pieces: Sequence[Piece], start: int, end: int) -> list[tuple[int, int, int]]:
