@@ -146,7 +146,8 @@ class Loader:
         columns = columns_of(dataset) if self._collate is collated else ()
         if columns:
             rows = torch.tensor(samples)
-            return [column[rows] for column in columns]
+            # Not `column[rows]`: it wakes a second thread, and on a busy machine waits for it.
+            return [column.index_select(0, rows.to(column.device)) for column in columns]
         getitems = getattr(dataset, "__getitems__", None)
         if getitems is not None:
             return self._collate(getitems(samples))
