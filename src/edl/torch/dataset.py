@@ -154,7 +154,8 @@ class Loader:
         getitems = getattr(dataset, "__getitems__", None)
         if columns:
             rows = torch.tensor(samples)
-            batch = [column[rows] for column in columns]
+            # Not `column[rows]`: it wakes a second thread, and on a busy machine waits for it.
+            batch = [column.index_select(0, rows.to(column.device)) for column in columns]
         elif getitems is not None:
             batch = self._collate(getitems(samples))
         else:
