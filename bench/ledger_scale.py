@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from edl.protocol.drawing import DrawnLedger
 from edl.protocol.ledger import MapLedger
 from edl.protocol.progress import Ledger, Progress, Round
 from edl.protocol.shards import ShardLedger
@@ -41,6 +42,10 @@ def opened(options: argparse.Namespace) -> Ledger:
         )
     size = -(-options.samples // options.partitions)
     lengths = [min(size, options.samples - start) for start in range(0, options.samples, size)]
+    if options.kind == "drawn":
+        return DrawnLedger.prepared(
+            lengths, batch=options.batch, seed=0, epochs=1, shuffle=True, ahead=0
+        )
     return ShardLedger.opened(lengths, batch=options.batch, seed=0, epochs=1)
 
 
@@ -49,7 +54,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100_000_000)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--kind", choices=["map", "shards"], default="map")
+    parser.add_argument("--kind", choices=["map", "shards", "drawn"], default="map")
     parser.add_argument("--partitions", type=int, default=100_000)
     options = parser.parse_args()
     names = [WorkerId(f"w{number}") for number in range(options.workers)]
@@ -64,12 +69,17 @@ def main() -> None:
         began, used_s = time.perf_counter(), time.process_time()
         while not progress.ledger.epoch_over():
             plan = progress.plan()
-            shares = split(plan.total, len(names))
+            shares = dict(zip(names, split(plan.total, len(names)), strict=True))
+            wanted = {}
+            if isinstance(progress.ledger, DrawnLedger):
+                shares = progress.ledger.shares(names)
+                wanted = {n: 2 - len(progress.ledger.queue_of(n)) for n in names}
             decided = Round(
                 go=True,
                 closed=False,
                 ended=False,
-                samples=dict(zip(names, shares, strict=True)),
+                samples=shares,
+                wanted={name: want for name, want in wanted.items() if want > 0},
             )
             ledger = progress.ledger
             progress.commit(decided)

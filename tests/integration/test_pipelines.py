@@ -12,9 +12,11 @@ import pytest
 from tests.integration.conftest import Start
 from tests.integration.judge import read_journal
 from tests.integration.test_failures import wait_step
-from tests.integration.test_readers import ADJUSTMENTS, KILLS, shake
+from tests.integration.test_readers import ADJUSTMENTS, KILLS, promptly, shake
 
 SAMPLES, BATCH = 203, 10
+__all__ = ["promptly"]  # a fixture for this file too
+
 WAYS = ("read", "thread", "torch", "shards", "own-torch", "own-thread")
 
 

@@ -22,6 +22,12 @@ ADJUSTMENTS, KILLS = 10, 2
 KINDS = ("map", "stream", "records", "lines", "jsonl", "parquet", "tar")
 
 
+@pytest.fixture(autouse=True)
+def promptly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches come soon after they are announced; loaders' own depth still holds them back."""
+    monkeypatch.setenv("EDL_SWITCH_ALLOWANCE_S", "0.1")
+
+
 def await_lost(job: Job, worker: str) -> None:
     """Until the job knows: what is asked of it next is asked of those who are left."""
     for event in job.events(follow=True):
