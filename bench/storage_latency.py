@@ -20,16 +20,18 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 SAMPLES, COLUMNS, PARTITION = 20_000, 8, 512
-KINDS = ("records", "jsonl", "parquet", "tar")
+# The last one is records by elastic_shard_generator, read by its batches().
+KINDS = ("records", "jsonl", "parquet", "tar", "shards")
 
 
 def write(path: Path, kind: str) -> None:
     rows = [[(index * 7 + k) % 256 for k in range(COLUMNS)] for index in range(SAMPLES)]
-    if kind == "records":
+    if kind in ("records", "shards"):
         path.write_bytes(b"".join(struct.pack("8B", *row) for row in rows))
     elif kind == "jsonl":
         path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -89,7 +91,7 @@ def row_of(sample: Any) -> list[int]:
 def opened(url: str, kind: str) -> Any:
     from edl.data import JsonLines, Parquet, Records, Tar
 
-    if kind == "records":
+    if kind in ("records", "shards"):
         return Records(url, record_bytes=COLUMNS, partition_samples=PARTITION)
     if kind == "jsonl":
         return JsonLines(url, partition_bytes=PARTITION * 36)
@@ -102,17 +104,26 @@ def inside(options: argparse.Namespace) -> None:
 
     import edl.torch as edl
 
+    def as_batch(rows: list[Any]) -> torch.Tensor:
+        return torch.tensor([row_of(row) for row in rows], dtype=torch.float32)
+
     register(options.latency)
     edl.init()
     model = torch.nn.Linear(COLUMNS, 1)
     optimizer = edl.Optimizer(torch.optim.SGD(model.parameters(), lr=0.01), model=model)
-    loader = edl.DataLoader(
-        opened(f"slow://{options.inside}", options.kind),
-        batch_size=64,
-        epochs=10**6,
-        num_workers=options.num_workers,
-        collate_fn=lambda rows: torch.tensor([row_of(row) for row in rows], dtype=torch.float32),
-    )
+    source = opened(f"slow://{options.inside}", options.kind)
+    loader: Iterable[Any]
+    if options.kind == "shards":
+        shards = edl.elastic_shard_generator(source, batch_size=64, epochs=10**6)
+        loader = map(as_batch, shards.batches(source.read))
+    else:
+        loader = edl.DataLoader(
+            source,
+            batch_size=64,
+            epochs=10**6,
+            num_workers=options.num_workers,
+            collate_fn=as_batch,
+        )
     times: list[float] = []
     last = time.perf_counter()
     for rows in loader:
