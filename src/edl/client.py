@@ -39,9 +39,9 @@ from edl.launch.jobs import JobFolder, Result, find_job
 from edl.launch.messages import EndJob
 from edl.launch.seen import Seen, bare_status, last_status
 from edl.launch.slots import listed, parse_slots
-from edl.launch.told import Event, events_of, lines_of
+from edl.launch.told import Event, audited, events_of, lines_of
 from edl.protocol import messages as m
-from edl.runtime.auditing import Audit, audit_folder
+from edl.runtime.auditing import Audit
 from edl.runtime.standing import Noted, read_noted
 from edl.types import Address, Gpu, WorkerId
 
@@ -137,7 +137,7 @@ class Job:
 
     def audit(self) -> Audit:
         """Whether each sample of each epoch was used exactly once, by the job's own log."""
-        return audit_folder(self._files().path)
+        return audited(self._files())
 
     def checkpoint(self) -> Noted | None:
         """How it stands with the job's checkpoints; None while there is nothing to tell."""

@@ -193,3 +193,10 @@ def test_a_torn_log_tells_what_came_before(folder: Path) -> None:
     found = audit_folder(folder)
     assert found.exact
     assert (found.steps, len(found.torn)) == (100, 1)
+
+
+def test_steps_that_no_log_tells_of_are_missed(folder: Path) -> None:
+    write(folder, "w0", EPOCH)
+    assert audit_folder(folder, steps=3).exact
+    found = audit_folder(folder, steps=5)
+    assert found.fault == "no log tells of step 3, but the job did 5 steps"

@@ -12,14 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from edl.launch.jobs import find_job
-from edl.runtime.auditing import Audit, audit_folder
+from edl.launch.told import audited
+from edl.runtime.auditing import Audit
 
 __all__ = ["audit"]
 
 
 def audit(options: argparse.Namespace) -> int:
     """0 if every sample of every epoch was used exactly once as far as the job came, else 1."""
-    found = audit_folder(find_job(options.job).path)
+    found = audited(find_job(options.job))
     if options.json:
         print(json.dumps({"job": options.job, "exact": found.exact, **asdict(found)}, indent=2))
     else:

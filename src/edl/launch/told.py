@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from edl.errors import UsageError
 from edl.launch.jobs import JobFolder
 from edl.launch.logs import Tail
+from edl.runtime.auditing import Audit, audit_folder
 
-__all__ = ["Event", "events_of", "lines_of"]
+__all__ = ["Event", "audited", "events_of", "lines_of"]
 
 log = logging.getLogger("edl.client")
 
@@ -74,3 +75,9 @@ def _growing(
         if not alive:
             return
         threading.Event().wait(PAUSE_S)
+
+
+def audited(files: JobFolder) -> Audit:
+    """The verdict on a job's data; of one that has ended, on all the steps that it did."""
+    result = files.result()
+    return audit_folder(files.path, steps=result.steps if result is not None else 0)

@@ -114,8 +114,11 @@ class _Told:
         return max(found, default=None)
 
 
-def audit_folder(folder: Path) -> Audit:
-    """The verdict on the job whose folder this is; UsageError if it kept no log."""
+def audit_folder(folder: Path, *, steps: int = 0) -> Audit:
+    """The verdict on the job whose folder this is; UsageError if it kept no log.
+
+    `steps`: how many it did, if that is known from elsewhere.
+    """
     paths = sorted((folder / AUDIT).glob("*.log"))
     if not paths:
         raise UsageError(
@@ -128,7 +131,9 @@ def audit_folder(folder: Path) -> Audit:
         _read(path, history, told)
     _drop_void(history)
     epochs = tuple(_judge(history))
-    faults = [history.fault, *(epoch.fault for epoch in epochs)]
+    last = max(history.steps, default=-1) + 1
+    silent = f"no log tells of step {last}, but the job did {steps} steps" if last < steps else ""
+    faults = [history.fault, *(epoch.fault for epoch in epochs), silent]
     return Audit(
         epochs=epochs,
         steps=len(history.steps),
