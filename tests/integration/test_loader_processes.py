@@ -72,7 +72,9 @@ def test_a_killed_loader_process_costs_the_job_its_worker(start: Start, log: Pat
     assert job.audit().exact
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+)
 def test_nothing_is_left_of_a_job_whose_launcher_was_killed(
     start: Start, log: Path, context: str
 ) -> None:

@@ -12,7 +12,9 @@ from tests.integration.judge import read_journal
 from tests.integration.test_face import alone
 from tests.integration.test_failures import wait_step
 
-FETCHING = [("map", 0), ("map", 2), ("stream", 0), ("lines", 0), ("lines", 2), ("parquet", 0)]
+FETCHING = [("map", 0), ("map", 2), ("lines", 0), ("lines", 2)]
+# These fetch like one of the above, so `make test` leaves them out here.
+ALIKE = [pytest.param(kind, 0, marks=pytest.mark.slow) for kind in ("stream", "parquet")]
 
 
 def reading(start: Start, log: Path, kind: str, num_workers: int, **numbers: int) -> Job:
@@ -26,7 +28,7 @@ def reading(start: Start, log: Path, kind: str, num_workers: int, **numbers: int
     )
 
 
-@pytest.mark.parametrize(("kind", "num_workers"), FETCHING)
+@pytest.mark.parametrize(("kind", "num_workers"), [*FETCHING, *ALIKE])
 @pytest.mark.parametrize(
     ("samples", "batch", "workers"),
     [(7, 10, 2), (2, 10, 3), (1, 1, 2), (11, 2, 3)],
