@@ -325,3 +325,45 @@ def test_a_crash_of_one_worker_is_told_and_survived(edl: Edl) -> None:
 
 def events(edl: Edl, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in edl("events", name, "--json")[1].splitlines()]
+
+
+DATA = """
+import edl.torch as edl
+
+edl.init()
+for _ in edl.DataLoader(list(range(25)), batch_size=10, epochs=2):
+    edl.notify_batch_end()
+edl.shutdown()
+"""
+
+
+def test_an_audit_tells_what_was_used_and_what_no_log_tells(edl: Edl) -> None:
+    assert edl("run", "-n", "2", "--name", "j", edl.script(DATA))[0] == 0
+    status, out, _ = edl("audit", "j")
+    assert status == 0
+    assert "exactly once: 6 steps in 2 epochs, told alike by the logs of 2 workers" in out
+    told = edl.read("audit", "j")
+    assert list(told) == ["job", "exact", "epochs", "steps", "logs", "torn", "fault"]
+    assert list(told["epochs"][0].items()) == [
+        ("epoch", 0),
+        ("state", "complete"),
+        ("steps", 3),
+        ("samples", 25),
+        ("used", 25),
+        ("twice", 0),
+        ("never", 0),
+        ("earlier", 0),
+        ("fault", ""),
+    ]
+    for log in (edl.folder / "home/jobs/j/audit").glob("*.log"):
+        log.write_bytes(log.read_bytes()[:-4])
+    status, out, _ = edl("audit", "j")
+    assert status == 1
+    assert "no log tells of step" in out
+
+
+def test_a_job_without_an_audit_log_says_why(edl: Edl) -> None:
+    assert edl("run", "-n", "1", "--name", "j", "--no-audit", edl.script(DATA))[0] == 0
+    status, _, err = edl("audit", "j")
+    assert status == 2
+    assert "started with --no-audit" in err

@@ -9,7 +9,7 @@ import pytest
 from edl.cli.main import main, make_parser
 from edl.cli.run import store_url
 
-COMMANDS = ["run", "ps", "status", "logs", "scale-out", "scale-in", "events", "stop"]
+COMMANDS = ["run", "ps", "status", "logs", "scale-out", "scale-in", "events", "audit", "stop"]
 
 
 @pytest.fixture(autouse=True)
