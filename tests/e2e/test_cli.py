@@ -341,7 +341,7 @@ def test_an_audit_tells_what_was_used_and_what_no_log_tells(edl: Edl) -> None:
     assert edl("run", "-n", "2", "--name", "j", edl.script(DATA))[0] == 0
     status, out, _ = edl("audit", "j")
     assert status == 0
-    assert "exactly once: 6 steps in 2 epochs, told alike by the logs of 2 workers" in out
+    assert "exactly once: 6 steps in 2 epochs, by the logs of 2 workers" in out
     told = edl.read("audit", "j")
     assert list(told) == ["job", "exact", "epochs", "steps", "logs", "torn", "fault"]
     assert list(told["epochs"][0].items()) == [

@@ -83,7 +83,7 @@ REFUSALS = {
     "bucket_mb='x'": "edl.init(bucket_mb='x')",
     "compression=[]": "edl.init(compression=[])",
     "wraps a torch optimizer": "edl.init(); edl.Optimizer(3, model=torch.nn.Linear(1, 1))",
-    "a dataset with a length": "edl.init(); edl.DataLoader(iter([]), batch_size=2)",
+    "map-style dataset": "edl.init(); edl.DataLoader(iter([]), batch_size=2)",
     "at least 1": "edl.init(); edl.DataLoader([1, 2], batch_size=0)",
     "gives no step": "edl.init(); edl.DataLoader([1, 2], batch_size=3, drop_last=True)",
     "a second edl.DataLoader": (
@@ -97,9 +97,14 @@ REFUSALS = {
         "edl.init(); l = edl.DataLoader([1, 2], batch_size=1); edl.notify_batch_end()"
     ),
     "from the first batch on": "edl.init(); edl.all_reduce(1.0)",
-    "make the edl.DataLoader before": "edl.init(); list(edl.epochs(2))",
+    "no data: make the edl.DataLoader": "edl.init(); list(edl.epochs(2))",
+    "epochs=2 inside edl.epochs(3)": (
+        "edl.init(); l = edl.DataLoader([1, 2], batch_size=1, epochs=2);"
+        "[b for e in edl.epochs(3) for b in l]"
+    ),
+    "is a name; edl.data has readers": "edl.init(); edl.DataLoader('a.txt', batch_size=1)",
     "called before": "edl.init(); edl.init()",
-    "no partitions: the list is empty": (
+    "a list of (path, offset, length)": (
         "edl.init(); edl.elastic_shard_generator([], batch_size=2)"
     ),
     "samples=3), but this worker's part of the step is 2": (
@@ -117,7 +122,8 @@ REFUSALS = {
     ),
     "for rows in shards.batches(pipeline)": (
         "edl.init(); s = edl.elastic_shard_generator([('a', 0, 9)], batch_size=2);"
-        "from concurrent.futures import ThreadPoolExecutor as T; T(1).submit(iter, s).result()"
+        "from concurrent.futures import ThreadPoolExecutor as Threads;"
+        "Threads(1).submit(next, iter(s)).result()"
     ),
 }
 

@@ -166,3 +166,41 @@ def run_world(seed: int, *, batch: int) -> int:
 @pytest.mark.parametrize("batch", [BATCH, 0])
 def test_loops_get_what_the_ledger_says_that_they_use(batch: int) -> None:
     assert sum(run_world(seed, batch=batch) for seed in range(12)) > 12
+
+
+def steps_of_epochs(*, batch: int, epochs: int) -> list[int]:
+    """Two workers, nobody comes or goes, batches of 4 where the pipelines make them."""
+    names = [WorkerId("w0"), WorkerId("w1")]
+    sides = {name: Side(name, ahead=0 if batch else 4096) for name in names}
+    ledger = DrawnLedger.prepared(
+        [part.length for part in PARTITIONS],
+        batch=batch,
+        seed=0,
+        epochs=0,
+        shuffle=True,
+        ahead=0 if batch else 4096,
+    ).entered(names)
+    counts, step = [0] * epochs, 0
+    while ledger.epoch < epochs:
+        ledger = ledger.provided(names)
+        taken = {
+            name: led(side, ledger, names, step) if batch else own(side, ledger, names, 4)
+            for name, side in sides.items()
+        }
+        counts[ledger.epoch] += 1
+        step += 1
+        ledger = ledger.committed(
+            {name: amount(each.used) for name, each in taken.items()},
+            wanted={name: side.drawing.want() for name, side in sides.items()},
+            back={name: each.back for name, each in taken.items()},
+            told=0 if batch else 4,
+        )
+        if ledger.epoch_over():
+            ledger = ledger.next_epoch()
+    return counts
+
+
+def test_nobody_is_given_what_others_will_lack() -> None:
+    assert steps_of_epochs(batch=BATCH, epochs=3) == [-(-SAMPLES // BATCH)] * 3
+    # At best 13, with batches of 4 from both.
+    assert all(count <= 15 for count in steps_of_epochs(batch=0, epochs=4))

@@ -44,7 +44,8 @@ def _table(found: Audit) -> Table:
             f"{epoch.samples:,}",
             f"{epoch.used - epoch.twice * 2:,}",
             f"{epoch.twice:,}",
-            f"{epoch.never:,}",
+            # Of an epoch that was left, nobody can say what else would have been used.
+            f"{epoch.never:,}" if epoch.state == "complete" or epoch.never else "-",
             style="red" if epoch.fault else "",
         )
     return table
@@ -56,8 +57,10 @@ def _verdict(found: Audit) -> str:
     earlier = sum(epoch.earlier for epoch in found.epochs)
     begun = f" ({earlier:,} samples were used before its log begins)" if earlier else ""
     last = found.epochs[-1].state if found.epochs else ""
-    so_far = ", so far" if last == "running" else ""
+    so_far = {"running": ", so far", "unfinished": ", as far as it came"}.get(last, "")
+    epochs, logs = len(found.epochs), len(found.logs)
     return (
-        f"exactly once{so_far}: {found.steps:,} steps in {len(found.epochs)} epochs{begun}, "
-        f"told alike by the logs of {len(found.logs)} workers"
+        f"exactly once{so_far}: {found.steps:,} {'steps' if found.steps != 1 else 'step'} in "
+        f"{epochs} {'epochs' if epochs != 1 else 'epoch'}{begun}, by the "
+        f"{f'logs of {logs} workers' if logs != 1 else f'log of {found.logs[0]}'}"
     )

@@ -80,4 +80,6 @@ def _growing(
 def audited(files: JobFolder) -> Audit:
     """The verdict on a job's data; of one that has ended, on all the steps that it did."""
     result = files.result()
-    return audit_folder(files.path, steps=result.steps if result is not None else 0)
+    if result is None:
+        return audit_folder(files.path)
+    return audit_folder(files.path, steps=result.steps, ended=True)

@@ -76,7 +76,7 @@ class DrawnLedger(ShardLedger):
             if not self.counted:
                 need = share
             elif self.usual:
-                need = max(2 * self.usual, min(self.ahead, deal.limit()))
+                need = 2 * self.usual
             else:
                 need = min(self.ahead, fair)
             deal.fill(worker, need)
@@ -157,11 +157,12 @@ class DrawnLedger(ShardLedger):
         workers = [worker for worker, _ in self.queues]
         deal = _Deal(self, workers)
         enough = max(1, self.usual, self.batch // len(workers))
-        for worker in workers:
-            for _ in range(wanted.get(worker, 0)):
+        for number in range(max(wanted.values())):
+            # One each in turn, so that whoever wants many leaves some to the others.
+            for worker in [worker for worker in workers if wanted.get(worker, 0) > number]:
                 # Near the end nobody gets more than its next step needs.
                 if deal.limit() < enough:
-                    break
+                    return deal.ledger()
                 deal.give(worker, deal.limit())
         return deal.ledger()
 

@@ -12,7 +12,7 @@ import gzip
 import json
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,8 @@ _Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class EpochAudit:
-    """One epoch. `state` is complete, running, or left early by the script."""
+    """One epoch. `state` is complete, left early by the script, running, or unfinished if the job
+    has ended in it."""
 
     epoch: int
     state: str
@@ -114,16 +115,16 @@ class _Told:
         return max(found, default=None)
 
 
-def audit_folder(folder: Path, *, steps: int = 0) -> Audit:
+def audit_folder(folder: Path, *, steps: int = 0, ended: bool = False) -> Audit:
     """The verdict on the job whose folder this is; UsageError if it kept no log.
 
-    `steps`: how many it did, if that is known from elsewhere.
+    `steps`: how many it did, if that is known from elsewhere. `ended`: it does no more.
     """
     paths = sorted((folder / AUDIT).glob("*.log"))
     if not paths:
         raise UsageError(
-            f"no audit log in {folder / AUDIT}: the job has not finished a step yet, or it was "
-            "started with --no-audit"
+            f"no audit log in {folder / AUDIT}: the job was started with --no-audit, or "
+            + ("never finished a step" if ended else "has not finished a step yet")
         )
     history, told = _History(), _Told()
     # The shorter ones first: what they tell is then found at the longer ones' beginning.
@@ -131,6 +132,8 @@ def audit_folder(folder: Path, *, steps: int = 0) -> Audit:
         _read(path, history, told)
     _drop_void(history)
     epochs = tuple(_judge(history))
+    if ended and epochs and epochs[-1].state == "running":
+        epochs = (*epochs[:-1], replace(epochs[-1], state="unfinished"))
     last = max(history.steps, default=-1) + 1
     silent = f"no log tells of step {last}, but the job did {steps} steps" if last < steps else ""
     faults = [history.fault, *(epoch.fault for epoch in epochs), silent]
@@ -196,11 +199,22 @@ def _took(entry: Entry, here: _Here, history: _History, log: str) -> _Here:
 
 def _open(path: Path, head: dict[str, Any], history: _History) -> None:
     data = head["data"]
+    absent = {"kind", "samples", *(["table"] if data["kind"] == "shards" else [])} - set(data)
+    if absent:
+        raise KeyError(min(absent))
     if history.data and history.data != data:
         history.fault = f"{path.name} is about other data than the other logs: {data}"
     if not history.data and data["kind"] == "shards":
-        with gzip.open(path.parent / f"{data['table']}.json.gz", "rt", encoding="utf-8") as text:
-            history.partitions = [(str(name), at, length) for name, at, length in json.load(text)]
+        table = path.parent / f"{data['table']}.json.gz"
+        try:
+            with gzip.open(table, "rt", encoding="utf-8") as text:
+                rows = json.load(text)
+            history.partitions = [(str(name), int(at), int(length)) for name, at, length in rows]
+        except (OSError, EOFError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"{table} cannot be read ({error}); without the list of partitions nothing can be "
+                "said of their samples"
+            ) from error
         lengths = (length for _, _, length in history.partitions)
         history.starts = list(accumulate(lengths, initial=0))[:-1]
     history.data = history.data or data

@@ -51,7 +51,6 @@ class Drawing:
         """`thread`: the one that trains, if it is not this one."""
         self.partitions = partitions
         self.counted = ahead > 0  # the script says how many samples a step took
-        self._ahead = ahead
         self._mean = max(1, sum(part.length for part in partitions) // len(partitions))
         self._thread = thread or threading.get_ident()
         self._changed = threading.Condition(threading.RLock())
@@ -132,7 +131,8 @@ class Drawing:
     def want(self) -> int:
         """How many more ranges this worker wants, so that its pipeline never waits for them."""
         with self._changed:
-            lacking = self._ahead - amount(tuple(self._undrawn))
+            # A pipeline that makes batches of its own finds two of them.
+            lacking = 2 * (self._usual or 0) - amount(tuple(self._undrawn))
             return max(0, _BUFFERS - len(self._undrawn), -(-lacking // self._mean))
 
     def has_own(self) -> bool:

@@ -34,6 +34,7 @@ def steps(
     on_end: Callable[[], None] = lambda: None,
 ) -> Iterator[_Batch]:
     """Open one step after another. `epochs` None: the loop is one epoch."""
+    refuse_two_ways(session, epochs)
     progress = session.enter()
     session.ends_loop = ends = _end_of(progress, epochs)
     begun = progress.step
@@ -79,6 +80,7 @@ class OwnLoop:
         on_begin: Callable[[], None],
         reduced: Reduced,
     ) -> None:
+        refuse_two_ways(session, epochs)
         self._session = session
         self._on_begin = on_begin
         self._reduced = reduced
@@ -105,6 +107,14 @@ class OwnLoop:
         self._on_begin()
         session.begin_piece(WHOLE)
         return True
+
+
+def refuse_two_ways(session: Session, epochs: int | None) -> None:
+    if epochs is not None and session.teller.epochs:
+        raise UsageError(
+            f"epochs={epochs} inside edl.epochs({session.teller.epochs}): one loop goes over "
+            "all epochs, or there is one for each; give only one of them"
+        )
 
 
 def _end_of(progress: Progress, epochs: int | None) -> Callable[[], bool]:

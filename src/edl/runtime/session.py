@@ -37,8 +37,8 @@ class Session(Rounds):
         """The data of this job; one loader a job, since one ledger counts its samples."""
         if self.ledger is not None:
             raise UsageError(
-                "a second edl.DataLoader: a job has one elastic loader, the one it trains on; "
-                "use torch's DataLoader for validation"
+                "a second edl.DataLoader (or elastic_shard_generator): a job has one, which "
+                "it trains on; use torch's DataLoader for validation"
             )
         self.ledger = ledger
 
@@ -52,7 +52,9 @@ class Session(Rounds):
         if self.progress is not None:
             return self.progress
         if self.ledger is None:
-            raise UsageError("no data: make the edl.DataLoader before training begins")
+            raise UsageError(
+                "no data: make the edl.DataLoader (or elastic_shard_generator) before edl.epochs"
+            )
         if self.gone:
             raise UsageError("this worker has left the job already")
         entry: Entry

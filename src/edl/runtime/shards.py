@@ -91,6 +91,8 @@ class ShardGenerator:
         samples are read. Without: whenever a pipeline asks; notify_batch_end(samples=n) says how
         many of them, first in first out, the step took.
         """
+        # All is decided when the first shard is asked for: a generator expression has taken hold
+        # of this iterator long before anybody knows what it is for.
         if os.getpid() != self._pid:
             raise UsageError(
                 "elastic_shard_generator serves one process, and this is another one (a loader "
@@ -104,8 +106,9 @@ class ShardGenerator:
                     "`for rows in shards.batches(pipeline)`; without batch_size, the loop says by "
                     "notify_batch_end(samples=n) how many samples each step took"
                 )
-            return self._step_by_step()
-        return self._drawn()
+            yield from self._step_by_step()
+        else:
+            yield from self._drawn()
 
     def batches(self, source: Source) -> Iterator[list[Any]]:
         """One list of samples a step. `source` is a function that reads a shard's samples, called

@@ -131,6 +131,11 @@ def view_of(
 ) -> View:
     """The view that fits; UsageError where none does."""
     name = type(dataset).__name__
+    if isinstance(dataset, (str, bytes)):
+        raise UsageError(
+            f"edl.DataLoader needs a dataset, and {dataset!r} is a name; edl.data has readers of "
+            "files, such as edl.data.Lines(...)"
+        )
     if isinstance(dataset, Source):
         if drop_last:
             raise UsageError(f"drop_last with {name}: partitions are used whole; leave it out")
