@@ -19,7 +19,8 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrain
 PYTEST := $(BIN)/python -m pytest --durations=15 $(PYTEST_ARGS)
 NOT_SLOW := -m "not slow"
 
-# Pure or short: two at a time. Those with real processes are timed, so they run alone.
+# Pure or short: two at a time. Those with real processes are timed, so they run alone, but for
+# those that say that time is no matter to them.
 FIRST_DIRS := $(wildcard tests/unit)
 QUICK_DIRS := $(wildcard tests/paper tests/scenarios tests/seeded tests/contract)
 TIMED_DIRS := $(wildcard tests/integration tests/e2e)
@@ -56,7 +57,8 @@ servers:  ## Install etcd and ZooKeeper, which the tests start, where they are m
 test: check servers  ## check, then every test that is not marked slow
 	$(call run_tests,$(FIRST_DIRS),-n 2 $(NOT_SLOW))
 	$(call run_tests,$(QUICK_DIRS),-n 2 $(NOT_SLOW))
-	$(call run_tests,$(TIMED_DIRS),$(NOT_SLOW))
+	$(call run_tests,$(TIMED_DIRS),-n 2 -m "paired and not slow")
+	$(call run_tests,$(TIMED_DIRS),-m "not paired and not slow")
 
 test-all: test $(VENV)/.stamp-tensorflow  ## test, then the slow ones, one at a time
 	$(call run_tests,tests,-m slow)

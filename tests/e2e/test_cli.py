@@ -328,10 +328,14 @@ def events(edl: Edl, name: str) -> list[dict[str, Any]]:
 
 
 DATA = """
+import os, time
 import edl.torch as edl
 
 edl.init()
+told = os.path.join(os.environ["EDL_JOB_DIR"], "events.jsonl")
 for _ in edl.DataLoader(list(range(25)), batch_size=10, epochs=2):
+    while "job.started" not in (open(told).read() if os.path.exists(told) else ""):
+        time.sleep(0.02)  # until the launcher has heard of this job
     edl.notify_batch_end()
 edl.shutdown()
 """

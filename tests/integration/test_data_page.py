@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.conftest import SCRIPTS
 
+pytestmark = pytest.mark.paired
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "data.md"
 
 

@@ -12,6 +12,8 @@ import pytest
 import edl.torch as edl
 from tests.integration.conftest import SCRIPTS, Start
 
+pytestmark = pytest.mark.paired
+
 NAMES = {
     "DataLoader",
     "Leave",

@@ -13,6 +13,8 @@ from edl.protocol.permutation import Permutation
 from tests.integration.conftest import Start
 from tests.integration.judge import read_journal
 
+pytestmark = pytest.mark.paired
+
 SAMPLES, BATCH, STEPS = 1003, 50, 50
 
 

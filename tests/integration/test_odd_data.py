@@ -12,6 +12,8 @@ from tests.integration.judge import read_journal
 from tests.integration.test_face import alone
 from tests.integration.test_failures import wait_step
 
+pytestmark = pytest.mark.paired
+
 FETCHING = [("map", 0), ("map", 2), ("lines", 0), ("lines", 2)]
 # These fetch like one of the above, so `make test` leaves them out here.
 ALIKE = [pytest.param(kind, 0, marks=pytest.mark.slow) for kind in ("stream", "parquet")]
@@ -118,5 +120,5 @@ def test_what_a_loader_refuses_and_that_it_works_after_all() -> None:
     ]
     assert told[8].startswith("device='gpu' is no device of torch")
     assert told[9].startswith("a dataset of 1 samples gives no step with batch_size=2")
-    assert "loader" in told[10]
+    assert told[10].startswith("a second edl.DataLoader")
     assert told[11:] == ["[1.0, 2.0] 2"]

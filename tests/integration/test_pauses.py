@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.integration.conftest import Start
+
+pytestmark = pytest.mark.paired
 
 
 def test_a_minute_without_a_step_evicts_nobody(start: Start) -> None:

@@ -14,6 +14,8 @@ from tests.integration.judge import read_journal
 from tests.integration.test_failures import wait_step
 from tests.integration.test_readers import ADJUSTMENTS, KILLS, promptly, shake
 
+pytestmark = pytest.mark.paired
+
 SAMPLES, BATCH = 203, 10
 __all__ = ["promptly"]  # a fixture for this file too
 

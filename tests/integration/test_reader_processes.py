@@ -15,6 +15,8 @@ from fsspec.implementations.local import LocalFileSystem
 from edl.data import JsonLines, Lines, Parquet, Records, Source, Tar
 from tests.unit.specimens import as_number, numbers, parquet_bytes, read_all, tar_bytes
 
+pytestmark = pytest.mark.paired
+
 
 def x_of(row: dict[str, Any]) -> int:
     return int(row["x"])

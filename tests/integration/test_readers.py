@@ -17,6 +17,8 @@ from tests.integration.conftest import Start
 from tests.integration.judge import read_journal
 from tests.integration.test_failures import wait_step
 
+pytestmark = pytest.mark.paired
+
 SAMPLES, BATCH = 203, 10
 ADJUSTMENTS, KILLS = 10, 2
 KINDS = ("map", "stream", "records", "lines", "jsonl", "parquet", "tar")

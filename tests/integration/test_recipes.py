@@ -15,6 +15,8 @@ from edl.client import Job
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.test_requests import await_event
 
+pytestmark = pytest.mark.paired
+
 
 def recipes_module() -> Any:
     spec = importlib.util.spec_from_file_location("recipes", SCRIPTS / "recipes.py")
