@@ -13,8 +13,6 @@ import pytest
 from edl.client import Job
 from tests.integration.conftest import SCRIPTS, Start
 
-pytestmark = pytest.mark.paired
-
 SCRIPT = SCRIPTS / "pairs.py"
 
 
