@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from edl.data import Partition, Source
+from edl.data import Partition, Shard, Source
 from edl.errors import UsageError
 from edl.torch.dataset import Options
 from edl.torch.views import View, view_of
@@ -65,9 +65,22 @@ def test_a_stream_that_is_shorter_than_it_says_is_told() -> None:
         view.dataset.__getitems__([(0, 2)])
 
 
+class Zeros(Source):
+    def read(self, shard: Shard) -> list[int]:
+        return [0] * shard.length
+
+
 def test_partitions_are_used_whole() -> None:
-    with pytest.raises(UsageError, match="drop_last with Source"):
-        viewed(Source([Partition("a", 0, 5)]), drop_last=True)
+    with pytest.raises(UsageError, match="drop_last with Zeros"):
+        viewed(Zeros([Partition("a", 0, 5)]), drop_last=True)
+
+
+def test_a_source_that_cannot_read_is_refused_when_it_is_made() -> None:
+    class Mute(Source):
+        """Forgot to say how it reads."""
+
+    with pytest.raises(TypeError, match="read"):
+        Mute([Partition("a", 0, 5)])  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize(

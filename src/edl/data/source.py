@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -33,7 +34,7 @@ def whole(name: str, value: Any, *, least: int = 1) -> int:
     return number
 
 
-class Source:
+class Source(ABC):
     """Partitioned samples. Derive from it, or give `edl.DataLoader` one of the readers."""
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
@@ -51,9 +52,9 @@ class Source:
     def __len__(self) -> int:
         return sum(part.length for part in self.partitions)
 
+    @abstractmethod
     def read(self, shard: Shard) -> Sequence[Any]:
         """The shard's samples, in order."""
-        raise NotImplementedError
 
     def _whole(self, index: int, read: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """All samples of a partition, read once while it is in use."""

@@ -20,7 +20,7 @@ from edl.errors import UsageError
 from edl.protocol.drawing import DrawnLedger
 from edl.protocol.progress import Progress, StepPlan
 from edl.protocol.shards import Piece, ShardPart, amount, common, cut
-from edl.runtime.partitions import Partition, Shard
+from edl.runtime.partitions import Partition, Shard, shard_of
 
 __all__ = ["STAND_IN", "Drawing"]
 
@@ -230,11 +230,6 @@ class Drawing:
         return sum(run.piece.length for run in self._runs)
 
     def _shard(self, piece: Piece) -> Shard:
-        whole = self.partitions[piece.partition]
-        return Shard(
-            path=whole.path,
-            offset=whole.offset + piece.offset,
-            length=piece.length,
-            epoch=self._epoch,
-            index=piece.partition,
+        return shard_of(
+            self.partitions, piece.partition, piece.offset, piece.length, epoch=self._epoch
         )

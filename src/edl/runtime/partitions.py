@@ -26,6 +26,7 @@ __all__ = [
     "is_manifest",
     "listed_partitions",
     "read_manifest",
+    "shard_of",
 ]
 
 # Far more partitions than workers: whoever is faster takes the next one sooner, and what a leaver
@@ -53,6 +54,14 @@ class Shard(NamedTuple):
     length: int
     epoch: int
     index: int  # type: ignore[assignment]
+
+
+def shard_of(
+    partitions: Sequence[Partition], index: int, offset: int, length: int, *, epoch: int
+) -> Shard:
+    """Samples of one partition, counted from its own beginning, as a shard to be read."""
+    whole = partitions[index]
+    return Shard(whole.path, whole.offset + offset, length, epoch, index)
 
 
 def listed_partitions(given: Iterable[Partition | Sequence[Any]]) -> list[Partition]:

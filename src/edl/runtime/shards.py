@@ -20,7 +20,7 @@ from edl.protocol.progress import StepPlan
 from edl.protocol.shards import Piece, ShardPart, common, cut
 from edl.runtime.drawing import STAND_IN, Drawing
 from edl.runtime.loop import OwnLoop, steps
-from edl.runtime.partitions import Partition, Shard
+from edl.runtime.partitions import Partition, Shard, shard_of
 from edl.runtime.producer import Producer
 from edl.runtime.session import Session
 
@@ -169,13 +169,8 @@ class ShardGenerator:
                     "edl.notify_batch_end() came before the step's last shard was read; call it "
                     "once local_batch_size() samples are used, or iterate over batches(read)"
                 )
-            whole = self.partitions[piece.partition]
-            yield Shard(
-                path=whole.path,
-                offset=whole.offset + piece.offset,
-                length=piece.length,
-                epoch=part.epoch,
-                index=piece.partition,
+            yield shard_of(
+                self.partitions, piece.partition, piece.offset, piece.length, epoch=part.epoch
             )
 
     # -- ahead of the steps, in whatever thread --------------------------------------------

@@ -17,7 +17,7 @@ from edl.errors import DataError, UsageError
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.progress import Ledger
 from edl.protocol.shards import Piece, ShardLedger, ShardPart
-from edl.runtime.partitions import Shard
+from edl.runtime.partitions import shard_of
 from edl.torch.stream import StreamView
 
 __all__ = ["View", "view_of"]
@@ -80,19 +80,12 @@ class _Pieces:
     def __getitems__(self, pieces: Sequence[tuple[int, int, int, int]]) -> list[Any]:
         found: list[Any] = []
         for epoch, index, offset, length in pieces:
-            whole = self._source.partitions[index]
-            shard = Shard(
-                path=whole.path,
-                offset=whole.offset + offset,
-                length=length,
-                epoch=epoch,
-                index=index,
-            )
+            shard = shard_of(self._source.partitions, index, offset, length, epoch=epoch)
             samples = list(self._source.read(shard))
             if len(samples) != length:
                 raise DataError(
                     f"{type(self._source).__name__}.read gave {len(samples)} samples of "
-                    f"{whole.path}, from {shard.offset} on, where {length} were asked for"
+                    f"{shard.path}, from {shard.offset} on, where {length} were asked for"
                 )
             found += samples
         return found
