@@ -1,0 +1,228 @@
+"""Water filling: every GPU goes where it is worth most, at every event.
+
+When a resize costs a second, all jobs can be given new numbers whenever something happens. Each
+job's GPUs come in pieces (`edl.policy.water`), and a piece's worth has two sides:
+
+- **Who runs.** The first piece is `share` of what the user asked for, all or nothing. Its worth
+  falls with the job's size to the power `steep`: whoever is done soonest goes first. The size is
+  the work left, as the job's leader tells it (WF-SRPT), or, where nobody knows, the service it
+  has had (WF-LAS).
+- **On how many.** Every further piece is worth the speed it adds, relative to what the job has,
+  so that the tenth GPU of one job yields to the second of another; sizes hardly matter (`tilt`).
+  Pieces up to what the user asked for are worth more (`own`) than those beyond.
+
+The scale is the cluster's own: a job whose work would fill all of it for `horizon_s` stands where
+a piece beyond what its user asked for would double the speed of another. So one setting serves
+clusters of every size, and no exponent has to follow the load: under load the surface rises above
+what lies beyond users' wishes by itself. Against starvation, a job's size shrinks with the time
+that it has waited: by half in `patience_s`.
+
+Against restlessness: weights move in steps of `grain` bins; equals keep what they have; and a job
+that would gain less than `resize_s` until its end is left alone.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import ceil, exp, log
+
+from edl.policy.base import Policy
+from edl.policy.decisions import Decision, Preempt, ScaleIn, ScaleOut, Start
+from edl.policy.view import Job, View
+from edl.policy.water import Shape, Water
+
+__all__ = ["WaterFilling", "WaterFillingBlind"]
+
+GROUND_GPU_S = 500.0  # below this, sizes are alike
+WIDTH = 0.05  # of a bin, in the logarithm of worth
+GRAIN = 4  # bins
+SPILL = 12  # bins that are looked through for who can use what is left over
+EDGE = 0.5 + 1e-7  # just past the middle between two grains, for floats are not exact
+
+
+class WaterFilling(Policy):
+    """By what jobs have left. Jobs that tell nothing of their progress count by their service."""
+
+    name = "wf-srpt"
+    resizes = True
+
+    def __init__(
+        self,
+        *,
+        share: float = 0.5,
+        steep: float = 1.0,
+        tilt: float = 0.1,
+        first: float = 1.5,
+        own: float = 2.0,
+        horizon_s: float = 300.0,
+        patience_s: float = 1e6,
+        resize_s: float = 2.0,
+        rest_s: float = 60.0,
+        told: bool = True,
+    ) -> None:
+        self.share = share
+        self.steep = steep
+        self.tilt = tilt
+        self.first = first
+        self.own = own
+        self.horizon_s = horizon_s
+        self.patience_s = patience_s
+        self.resize_s = resize_s
+        self.rest_s = rest_s
+        self.told = told
+        self.forget()
+
+    def forget(self) -> None:
+        self._view: View | None = None
+        self._water = Water(0, WIDTH)
+        self._scale = 1.0
+        self._shapes: dict[tuple[int, int, int, int], Shape] = {}
+        self._spilled: set[int] = set()
+        self._asked: set[int] = set()  # whoever the last decision was about: was it carried out?
+        # When a job's weight leaves its grain.
+        self._due: dict[int, float] = {}
+        self._heap: list[tuple[float, int]] = []
+
+    # -- weights -------------------------------------------------------------------------------
+
+    def _file(self, job: Job, now: float) -> None:
+        """Its pieces where they belong now, and when they will belong elsewhere."""
+        left = job.left_at(now) if self.told else None
+        size = GROUND_GPU_S + (job.total_at(now) if left is None else left)
+        waited = max(0.0, now - job.submitted_s - job.ran_at(now))
+        aged = size / (1.0 + waited / self.patience_s) / self._scale
+        unit = WIDTH * GRAIN
+        at = -self.steep * log(aged) / unit
+        # Both from one grain, so that they change at the same moments.
+        first = round(at)
+        more = round(first * self.tilt / self.steep)
+        self._water.place(job, self._shape(job), GRAIN * first, GRAIN * more)
+        # The next edge: up where work is done or waited for, down where service is counted.
+        step = -EDGE if job.held and left is None else EDGE
+        factor = exp(-(first + step - at) * unit / self.steep)
+        when = self._reached(job, size, waited, factor, told=left is not None)
+        self._due.pop(job.key, None)
+        if when is not None:
+            self._due[job.key] = now + when
+            heappush(self._heap, (now + when, job.key))
+
+    def _reached(
+        self, job: Job, size: float, waited: float, factor: float, *, told: bool
+    ) -> float | None:
+        """Seconds until its aged size is so many times what it is; None: never by itself."""
+        if not job.held:
+            return (self.patience_s + waited) * (1.0 / factor - 1.0)
+        speed = -job.pace if told else float(job.held)
+        if speed == 0 or (told and size * factor < GROUND_GPU_S):
+            return None
+        return max(0.0, size * (factor - 1.0) / speed)
+
+    def _shape(self, job: Job) -> Shape:
+        floor = max(job.least, ceil(self.share * job.gpus)) if job.elastic else job.gpus
+        key = (id(job.curve), floor, job.gpus, job.most)
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = Shape.of(
+                job.curve,
+                floor=floor,
+                asked=job.gpus,
+                most=job.most,
+                width=WIDTH,
+                first=self.first,
+                own=self.own,
+            )
+        return shape
+
+    # -- the plan ------------------------------------------------------------------------------
+
+    def decide(self, view: View) -> list[Decision]:
+        news = view.take_news()
+        if self._view is not view:
+            self.forget()
+            self._view = view
+            self._water = Water(view.capacity, WIDTH)
+            self._scale = self.horizon_s * view.capacity
+            news = list(view.jobs.values())
+        water, now = self._water, view.now
+        touched = {key: view.jobs[key] for key in self._asked if key in view.jobs}
+        for job in news:
+            if job.over:
+                water.remove(job)
+                self._due.pop(job.key, None)
+                touched.pop(job.key, None)
+            else:
+                touched[job.key] = job
+        heap, due = self._heap, self._due
+        while heap and heap[0][0] <= now:
+            when, key = heappop(heap)
+            if due.get(key) == when:
+                touched[key] = view.jobs[key]
+        for job in touched.values():
+            self._file(job, now)
+        before = water.surface
+        water.settle()
+        for at in range(min(before, water.surface), max(before, water.surface) + 1):
+            for key in water.owners(at):
+                touched[key] = view.jobs[key]
+        return self._difference(view, touched)
+
+    def wake(self, view: View) -> float | None:
+        if view.news:
+            # Whoever was changed is filed by the next decision, which is not to be long in coming.
+            return view.now + self.rest_s
+        heap, due = self._heap, self._due
+        while heap and due.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return max(heap[0][0], view.now + self.rest_s) if heap else None
+
+    def _difference(self, view: View, touched: dict[int, Job]) -> list[Decision]:
+        water = self._water
+        spilled = water.spill(SPILL)
+        # Whoever held something from such a spill before may lose it now.
+        for key in (*self._spilled, *spilled):
+            if key in view.jobs:
+                touched[key] = view.jobs[key]
+        self._spilled = set(spilled)
+        stops: list[Decision] = []
+        fewer: list[Decision] = []
+        more: list[Decision] = []
+        for key in sorted(touched):
+            job = touched[key]
+            target = spilled.get(key)
+            if target is None:
+                target = water.wishes[key].granted(water.surface)
+            if target == job.held:
+                continue
+            if not target:
+                why = f"its {job.held} GPUs are worth more to others, and it can wait"
+                stops.append(Preempt(key, why))
+            elif not job.held:
+                more.append(Start(key, target, f"{target} GPUs are worth most here now"))
+            elif target < job.held:
+                why = f"{job.held - target} of its GPUs speed others up by more"
+                fewer.append(ScaleIn(key, target, why))
+            elif self._worthwhile(job, target, view.now):
+                why = f"{target - job.held} more GPUs speed it up by more than others"
+                more.append(ScaleOut(key, target, why))
+        decisions = stops + fewer + more
+        self._asked = {decision.job for decision in decisions}
+        return decisions
+
+    def _worthwhile(self, job: Job, target: int, now: float) -> bool:
+        """What is saved until its end, by what is known of that, is more than a resize costs."""
+        left = job.left_at(now) if self.told else None
+        if left is None or not job.pace:
+            return True
+        rate = job.curve.rate
+        return left / job.pace * (1.0 - rate[job.held] / rate[target]) >= self.resize_s
+
+
+class WaterFillingBlind(WaterFilling):
+    """By the service that jobs have had, where nobody knows what they have left."""
+
+    name = "wf-las"
+
+    def __init__(
+        self, *, share: float = 0.5, steep: float = 0.3, tilt: float = 0.05, own: float = 2.0
+    ) -> None:
+        super().__init__(share=share, steep=steep, tilt=tilt, own=own, told=False)

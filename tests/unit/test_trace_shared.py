@@ -1,0 +1,80 @@
+"""The real files: `$EDL_DATA`, or a folder of shared data beside the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edl.errors import UsageError
+from edl.simulator.formats import read_models, read_speeds
+from edl.simulator.jobs import TraceJob
+from edl.simulator.trace import read_trace
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("EDL_DATA", ROOT / "../shared/data"))
+
+pytestmark = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"no traces in {DATA}; EDL_DATA says where"
+)
+
+
+def test_philly_with_all_statuses() -> None:
+    trace = read_trace(DATA / "philly_4vc_all.csv.gz")
+    assert len(trace.jobs) == 10_879
+    assert trace.jobs[1] == TraceJob(
+        id="1", submit_s=201694.0, gpus=8, duration_s=4472936.0, user="7f04ca"
+    )
+    assert sum(job.gpus * job.duration_s for job in trace.jobs) == 5_504_403_543
+    assert trace.skipped == {}
+    assert trace.notes == ()
+
+
+def test_tiresias() -> None:
+    trace = read_trace(DATA / "tiresias" / "60_job.csv", capacity=4)
+    assert len(trace.jobs) + trace.skipped["larger than the cluster of 4 GPUs"] == 60
+    assert trace.jobs[0] == TraceJob(id="0", submit_s=0.0, gpus=1, duration_s=164.0, model="vgg19")
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs"),
+    [
+        *((f"workload-{n}", 160) for n in range(1, 9)),
+        ("workload-6-load0.5", 80),
+        ("workload-6-load1.5", 240),
+        ("workload-6-load2.0", 320),
+        ("workload-6-realistic", 160),
+    ],
+)
+def test_every_job_of_pollux_was_measured_as_it_asks(name: str, jobs: int) -> None:
+    trace = read_trace(DATA / "pollux" / f"{name}.csv", capacity=64)
+    assert len(trace.jobs) == jobs
+    assert trace.skipped == {}
+    assert not [note for note in trace.notes if "not measured" in note]
+
+
+def test_a_pollux_job() -> None:
+    trace = read_trace(DATA / "pollux" / "workload-6.csv")
+    assert trace.jobs[1] == TraceJob(
+        id="cifar10-1", submit_s=101.0, gpus=6, duration_s=897.3, model="cifar10", batch=2048
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["philly_long_sizes.csv.gz", "tiresias/yarn-gput1000.csv", "pollux/standalone.csv"],
+)
+def test_what_is_no_trace_is_told_so(name: str) -> None:
+    with pytest.raises(UsageError, match=r":1: (missing columns|no trace has the columns)"):
+        read_trace(DATA / name)
+
+
+def test_tables_of_speed() -> None:
+    models = read_models(DATA / "speedup_model.csv")
+    assert len(models) == 6
+    assert models["resnet50"].batch_per_gpu == 64
+    speeds = read_speeds(DATA / "pollux" / "standalone.csv")
+    assert len(speeds) == 26
+    assert speeds["bert", 12] == {(1, 1): 13.022, (2, 1): 20.462, (3, 1): 24.143}
+    assert len(read_speeds(DATA / "throughput.csv", source="elasticflow")) == 17
