@@ -22,7 +22,7 @@ NOT_SLOW := -m "not slow"
 # Pure or short: two at a time. Those with real processes are timed, so they run alone, but for
 # those that say that time is no matter to them.
 FIRST_DIRS := $(wildcard tests/unit)
-QUICK_DIRS := $(wildcard tests/paper tests/scenarios tests/seeded tests/contract)
+QUICK_DIRS := $(wildcard tests/paper tests/scenarios tests/seeded tests/contract tests/browser)
 TIMED_DIRS := $(wildcard tests/integration tests/e2e)
 BENCHES := $(filter-out bench/_%,$(wildcard bench/*.py))
 
@@ -51,7 +51,7 @@ check: $(VENV)/.stamp-dev  ## Lint, types and house style: ruff, mypy strict, te
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/tidy
 
-servers:  ## Install etcd and ZooKeeper, which the tests start, where they are missing
+servers:  ## Install etcd, ZooKeeper and Chromium, which tests start, where they are missing
 	@.ci/servers.sh
 
 test: check servers  ## check, then every test that is not marked slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from _workload import BATCH, MODELS, Log, Work, optimizer_of, options_of_worker
+from _workload import MODELS, Log, Work, optimizer_of, options_of_worker
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -36,7 +36,7 @@ def main() -> None:
         first = found["step"]
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
     work, log = Work(options), Log(options.log, f"{size}-{rank}")
-    share = BATCH // size
+    share = options.batch // size
     for step in range(first + 1, 100_000):
         loss = work.forward(wrapped, share)
         optimizer.zero_grad()

@@ -70,6 +70,7 @@ def options_of_worker() -> argparse.Namespace:
     parser.add_argument("--until", required=True, help="stop when this file exists")
     parser.add_argument("--model", choices=[*MODELS], default="mlp")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds for the whole batch")
+    parser.add_argument("--batch", type=int, default=BATCH, help="samples of all workers together")
     parser.add_argument("--optimizer", choices=["sgd", "adamw"], default="sgd")
     parser.add_argument("--rest", nargs="*", default=[], help="what one kind of worker needs more")
     return parser.parse_args()
@@ -86,12 +87,13 @@ class Work:
     """One worker's compute. With a wait, few real rows; without, all of them."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._wait = options.wait
-        self._x, self._y = torch.randn(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))
+        self._wait = options.wait / options.batch
+        count = BATCH if options.wait else options.batch
+        self._x, self._y = torch.randn(count, 3, 32, 32), torch.randint(0, 10, (count,))
 
     def forward(self, model: Any, rows: int) -> Tensor:
         if self._wait:
-            time.sleep(self._wait * rows / BATCH)
+            time.sleep(self._wait * rows)
             rows = 4
         rows = max(2, rows)
         return nn.functional.cross_entropy(model(self._x[:rows]), self._y[:rows])
@@ -105,3 +107,7 @@ class Log:
 
     def write(self, step: int, size: int) -> None:
         self._file.write(f"{step} {size} {time.time()}\n")
+
+    def counted(self) -> None:
+        """A first step with samples of this worker's own has ended."""
+        Path(f"{self._file.name}.counted").write_text(f"{time.time()}\n")

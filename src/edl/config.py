@@ -11,7 +11,10 @@ from dataclasses import dataclass, fields
 
 from edl.errors import UsageError
 
-__all__ = ["Settings"]
+__all__ = ["STRAGGLER_POLICIES", "Settings"]
+
+# What becomes of a worker that is slower than the others.
+STRAGGLER_POLICIES = ("off", "warn", "remove", "replace", "rebalance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +22,10 @@ class Settings:
     """What can be tuned in a job without changing its meaning."""
 
     # Time between announcing a switch and making it: the paper's T_a. Loaders use it to fetch
-    # for the new split; shorter saves nothing, since training goes on meanwhile.
+    # for the new split.
     switch_allowance_s: float = 0.5
+    # 1: where no loader reads ahead, a switch is made as soon as everybody knows of it.
+    switch_at_once: int = 1
     # How long a leaving worker may take to end its process once its last step is done.
     leave_allowance_s: float = 30.0
     # How long a worker that got SIGTERM may take to its next boundary; then it is a forced exit, as
@@ -51,6 +56,17 @@ class Settings:
     checkpoint_steps: int = 1000
     checkpoint_s: float = 600.0
     checkpoint_keep: int = 3
+    # A worker that computes longer than so many times the median in so many steps in a row is a
+    # straggler (the paper's 1.2 and 10), and one of STRAGGLER_POLICIES says what is done about it.
+    stragglers: str = "warn"
+    straggler_factor: float = 1.2
+    straggler_steps: int = 10
+    # And in so many more that it has computed for so long in them: ten steps of a few milliseconds
+    # in a row are one slow spell of a busy machine.
+    straggler_s: float = 0.5
+    # Workers that move go at the newcomers' switch already, if that makes the others' part of one
+    # step larger by no more than this; a tenth is hardly felt.
+    migration_growth: float = 0.1
     # Joint limits of every request; 0 means no upper limit.
     min_workers: int = 1
     max_workers: int = 0
@@ -61,26 +77,38 @@ class Settings:
         return self.register_timeout_s + self.silence_s + self.lease_s
 
     def to_environment(self) -> dict[str, str]:
-        return {f"EDL_{f.name.upper()}": repr(getattr(self, f.name)) for f in fields(self)}
+        return {f"EDL_{f.name.upper()}": str(getattr(self, f.name)) for f in fields(self)}
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> Settings:
-        values: dict[str, float | int] = {}
+        values: dict[str, float | int | str] = {}
         for field in fields(Settings):
             text = environment.get(f"EDL_{field.name.upper()}")
             if text is None and field.name == "approximate_recovery":
                 text = environment.get("USE_APPX_RECOVERY")
             if text is None:
                 continue
+            if field.type == "str":
+                values[field.name] = _policy(text)
+                continue
             kind = int if field.type == "int" else float
             try:
-                values[field.name] = kind(text)
+                value = kind(text)
             except ValueError:
                 raise UsageError(
                     f"EDL_{field.name.upper()}={text!r} is not {kind.__name__}; unset it or "
                     f"give a number such as {getattr(Settings(), field.name)}"
                 ) from None
             # Also refuses "nan", which is neither.
-            if not values[field.name] >= 0:
+            if not value >= 0:
                 raise UsageError(f"EDL_{field.name.upper()}={text!r} is not 0 or more")
+            values[field.name] = value
         return Settings(**values)  # type: ignore[arg-type]
+
+
+def _policy(text: str) -> str:
+    if text not in STRAGGLER_POLICIES:
+        raise UsageError(
+            f"EDL_STRAGGLERS={text!r} is no policy; give one of {', '.join(STRAGGLER_POLICIES)}"
+        )
+    return text

@@ -54,7 +54,7 @@ HANGS_IN_A_STEP = TRAINS.replace(
 @pytest.fixture(scope="module")
 def edl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     folder = tmp_path_factory.mktemp("bad")
-    source = str(Path(client.__file__).parents[1])
+    source = str(Path(client.__file__).parents[2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDL_HOME", str(folder / "home"))
         patch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))

@@ -97,7 +97,7 @@ class Edl:
 @pytest.fixture
 def edl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edl]:
     monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
-    source = str(Path(client.__file__).parents[1])
+    source = str(Path(client.__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]))
     made = Edl(tmp_path)
     yield made

@@ -23,7 +23,7 @@ def running_template(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "edl.launch.template", "--listen", path]
     for module in PRELOADED:
         command += ["--preload", module]
-    environment = {**os.environ, **KEEP_MEMORY}
+    environment = {**os.environ, **KEEP_MEMORY, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         try:

@@ -22,6 +22,8 @@ from edl.runtime.checkpoint import Checkpoint, CheckpointFolder
 from edl.runtime.saver import Saver
 from edl.runtime.tensorfile import Array
 
+pytestmark = pytest.mark.paired
+
 SCRIPT = Path(__file__).parent / "scripts" / "checkpoints.py"
 
 

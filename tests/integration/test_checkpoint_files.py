@@ -18,6 +18,8 @@ from edl.errors import CheckpointError, UsageError
 from edl.runtime.checkpoint import Checkpoint, CheckpointFolder
 from edl.runtime.tensorfile import Array
 
+pytestmark = pytest.mark.paired
+
 FILES = ["model.safetensors", "state.safetensors", "manifest.json"]
 
 

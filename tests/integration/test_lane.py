@@ -13,6 +13,8 @@ import torch
 from edl.collective import gloo, lane, memory
 from tests.integration.rings import build_ring, in_threads
 
+pytestmark = pytest.mark.paired
+
 # More rows than slots, a small one among them, one just a slot long.
 SIZES = [3 << 20, 100, lane.SLOT, *[lane.LARGE + i for i in range(2 * lane.SLOTS)], 2 << 20]
 

@@ -24,6 +24,8 @@ from tests.integration.test_failures import wait_step
 from tests.integration.test_readers import await_lost
 from tests.integration.test_template import launcher_of
 
+pytestmark = pytest.mark.paired
+
 # torch itself lets a loader process look for its parent every 5 s.
 AT_ONCE_S = 3.0
 

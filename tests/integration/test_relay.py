@@ -26,6 +26,8 @@ from tests.integration.rings import build_members, generation_of, in_threads, me
 from tests.integration.test_lane import memory_files
 from tests.integration.test_requests import await_event
 
+pytestmark = pytest.mark.paired
+
 ROWS = [3 << 20, 7, 1 << 20]
 
 

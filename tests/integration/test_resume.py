@@ -16,6 +16,8 @@ from tests.contract.servers import until
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.judge import Journal, read_journal
 
+pytestmark = pytest.mark.paired
+
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,14 +172,16 @@ def test_checkpoints_of_another_job_are_not_mixed_up_with_this_one(
     arguments = ("journal.py", "--log", str(log), "--epochs", "1")
     job = start(*arguments, checkpoint=str(kept))
     assert job.wait(120).state == "finished"
-    # Which steps these are depends on how fast the disk is; there are two, as was asked.
+    # Which steps these are, and whether one or two, depends on how fast the disk is. The launcher
+    # tells of the newest when it looks, so one that was soon followed may stay untold.
     steps = saved_steps(kept)
-    assert len(steps) == 2
+    told = [event.step for event in job.events() if event.what == "checkpoint.saved"]
+    assert told[-1:] == steps[-1:]
+    assert min(2, len(told)) <= len(steps) <= 2
+    assert all(step < steps[0] for step in told if step not in steps)
     noted = job.checkpoint()
     assert noted is not None
     assert (noted.step, noted.error, noted.resumed) == (steps[-1], "", None)
-    saved = [event.step for event in job.events() if event.what == "checkpoint.saved"]
-    assert saved[-1:] == steps[-1:]
     with pytest.raises(UsageError, match=rf"of step {steps[-1]}; go on from it with --resume"):
         start(*arguments, checkpoint=str(kept))
     with pytest.raises(UsageError, match=r"with --resume"):

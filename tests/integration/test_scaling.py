@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from edl.client import Job
 from tests.integration.conftest import Start
 from tests.integration.judge import read_journal
 from tests.integration.test_requests import await_event
+
+pytestmark = pytest.mark.paired
 
 SAMPLES, BATCH = 1003, 50
 

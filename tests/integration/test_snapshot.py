@@ -20,6 +20,8 @@ from edl.torch.snapshot import capture, install
 from edl.torch.state import State
 from tests.integration.test_state import OPTIMIZERS, Notes, assert_same, everything, net, train
 
+pytestmark = pytest.mark.paired
+
 Make = Callable[[Any], torch.optim.Optimizer]
 
 

@@ -15,6 +15,8 @@ from edl.torch.optimizer import _make_state
 from edl.torch.state import State
 from tests.integration.rings import build_ring, in_threads
 
+pytestmark = pytest.mark.paired
+
 Make = Callable[[Any], torch.optim.Optimizer]
 
 

@@ -13,6 +13,8 @@ from edl.collective.gloo import GlooGroup
 from edl.errors import GroupBroken
 from tests.integration.rings import build_members, generation_of, members
 
+pytestmark = pytest.mark.paired
+
 
 @pytest.fixture
 def pair() -> Iterator[list[GlooGroup]]:

@@ -49,6 +49,9 @@ def crash(kind: str, who: str, span_s: float = 0.0) -> Plan:
 STORIES = {
     "scale_out": job(ask(1.5, "out", "lives")),
     "scale_in_of_the_leader": job(ask(1.5, "in-leader")),
+    "migration_of_the_leader": job(ask(1.5, "move-leader", "lives")),
+    "migration_of_the_only_worker": job(ask(1.5, "move-all", "lives"), founders=1, samples=48),
+    "undone_migration": job(ask(1.5, "move", "lives", "dies building"), founders=3),
     "undone_adjustment": job(ask(1.5, "out", "lives", "dies building")),
     "death_of_a_follower": crash("kill", "follower"),
     "death_of_the_leader": crash("kill", "leader"),

@@ -26,24 +26,28 @@ class Errand:
         self.world = world
         self.ask = ask
         self.request_id = f"r{number}"
-        self.message: m.ScaleOut | m.ScaleIn | m.StopJob = self._message(number)
-        joiners = self.message.joiners if isinstance(self.message, m.ScaleOut) else ()
+        self.message: m.ScaleOut | m.ScaleIn | m.Migrate | m.StopJob = self._message(number)
+        joiners: tuple[m.Joiner, ...] = ()
+        if isinstance(self.message, m.ScaleOut | m.Migrate):
+            joiners = self.message.joiners
         self.request = Request(self.request_id, ask.kind, tuple(j.worker for j in joiners))
         self.started = False
         self.clients = 0
         world.history.requests.append(self.request)
 
-    def _message(self, number: int) -> m.ScaleOut | m.ScaleIn | m.StopJob:
+    def _message(self, number: int) -> m.ScaleOut | m.ScaleIn | m.Migrate | m.StopJob:
         request_id, ask = self.request_id, self.ask
         workers: tuple[WorkerId, ...] = ()
         gpus: tuple[Gpu, ...] = ()
         if ask.kind == "out":
-            names = [WorkerId(f"j{number}.{index}") for index in range(ask.count)]
-            joiners = tuple(
-                m.Joiner(worker=name, slot=Gpu("cluster", self.world.number_of(name)))
-                for name in names
+            return m.ScaleOut(request_id=request_id, joiners=self._joiners(number))
+        if ask.kind.startswith("move"):
+            return m.Migrate(
+                request_id=request_id,
+                joiners=self._joiners(number),
+                workers=self._movers(),
+                gpus=(),
             )
-            return m.ScaleOut(request_id=request_id, joiners=joiners)
         if ask.kind == "stop":
             return m.StopJob(request_id=request_id, why="the operator said so")
         if ask.kind == "in":
@@ -62,10 +66,26 @@ class Errand:
         count = 0 if workers or gpus else 1
         return m.ScaleIn(request_id=request_id, workers=workers, gpus=gpus, count=count)
 
+    def _joiners(self, number: int) -> tuple[m.Joiner, ...]:
+        names = [WorkerId(f"j{number}.{index}") for index in range(self.ask.count)]
+        return tuple(
+            m.Joiner(worker=name, slot=Gpu("cluster", self.world.number_of(name))) for name in names
+        )
+
+    def _movers(self) -> tuple[WorkerId, ...]:
+        """Everybody, the leader, or so many as come."""
+        alive = tuple(process.me for process in self.world.training())
+        if self.ask.kind == "move-all":
+            return alive
+        leader = self.world.shelf.get(LEADER_KEY)
+        if self.ask.kind == "move-leader" and leader.value is not None:
+            return (read_leader(leader.value, leader.revision).worker,)
+        return alive[-self.ask.count :]
+
     def accepted(self) -> None:
         """Start the processes of the joiners, once."""
         self.world.accepted()
-        if self.started or not isinstance(self.message, m.ScaleOut):
+        if self.started or not isinstance(self.message, m.ScaleOut | m.Migrate):
             return
         self.started = True
         for joiner, fate in zip(self.message.joiners, self.ask.fates, strict=True):
@@ -94,6 +114,7 @@ class Client:
         self.told: list[tuple[WorkerId, str]] = []
         self._peer = 0
         self._attempt = 0
+        self._gives_up = False
         errand.clients += 1
 
     def ask(self) -> None:
@@ -131,6 +152,11 @@ class Client:
             ended = m.ProcessEnded(request_id=self.errand.request_id, worker=worker, why=why)
             self.world.network.send(self, self._peer, ended)
 
+    def _withdraw(self) -> None:
+        if not self.done:
+            gone = m.Withdraw(request_id=self.errand.request_id, why="its requester gave up")
+            self.world.network.send(self, self._peer, gone)
+
     def saw_end(self, worker: WorkerId, why: str) -> None:
         """The launcher saw one of this requester's processes end."""
         self.told.append((worker, why))
@@ -144,6 +170,9 @@ class Client:
         match message:
             case m.Accepted():
                 self.errand.accepted()
+                if self.errand.ask.withdrawn_s and not self._gives_up:
+                    self._gives_up = True
+                    self.world.schedule.after(self.errand.ask.withdrawn_s, self._withdraw)
             case m.Retry(after_s=after_s):
                 self.world.schedule.after(
                     after_s * (1 + self.world.rng.random()), self._say_again, self._attempt

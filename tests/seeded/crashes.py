@@ -82,6 +82,7 @@ def draw_crash_plan(seed: int) -> Plan:
     silence_s = rng.choice((2.0, 4.0))
     plan.settings = Settings(
         switch_allowance_s=rng.choice((0.01, 0.3)),
+        switch_at_once=0,
         register_timeout_s=3.0,
         ready_timeout_s=6.0,
         build_timeout_s=rng.choice((1.0, 3.0)),

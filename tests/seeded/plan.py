@@ -24,11 +24,12 @@ class Ask:
     """One request: when, what, and how the requester behaves."""
 
     time: float
-    kind: str  # out, in, in-leader, in-named, in-slot, stop, bad
+    kind: str  # out, in, in-leader, in-named, in-slot, move, move-leader, move-all, stop, bad
     count: int
     twice: bool  # a second requester asks under the same id
     again: bool  # it asks once more after the final answer
     fates: tuple[str, ...]
+    withdrawn_s: float = 0.0  # so long after it is accepted the requester gives up; 0: never
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +81,12 @@ class Plan:
     pauses: dict[int, tuple[int, float]] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     launcher: str = "prompt"  # it tells of a death promptly, late, or never
+    slow: dict[str, float] = field(default_factory=dict)  # so many times slower, by worker
     spread_s: float = 0.0  # how far apart members complete one exchange
     settings: Settings = field(
         default_factory=lambda: Settings(
             switch_allowance_s=0.3,
+            switch_at_once=0,
             register_timeout_s=6.0,
             ready_timeout_s=12.0,
             build_timeout_s=3.0,
@@ -123,6 +126,7 @@ def draw_job(rng: random.Random, seed: int) -> Plan:
     low = rng.choice((1, 1, 1, 2))
     plan.settings = Settings(
         switch_allowance_s=rng.choice((0.01, 0.3, 0.5)),
+        switch_at_once=0,
         register_timeout_s=rng.choice((3.0, 6.0)),
         ready_timeout_s=rng.choice((5.0, 12.0)),
         build_timeout_s=rng.choice((1.0, 3.0)),
@@ -229,7 +233,7 @@ def draw_big_plan(seed: int, workers: int) -> Plan:
         context_s=0.3,
         key_makers=1,
         big=True,
-        settings=Settings(switch_allowance_s=0.3),
+        settings=Settings(switch_allowance_s=0.3, switch_at_once=0),
     )
     leaders_too = rng.choice(("in", "in-leader"))
     plan.asks = [

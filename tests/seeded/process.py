@@ -113,6 +113,10 @@ class Process:
 
     def post(self, event: ev.Event) -> None:
         """Events are handled in order, each a little after it came."""
+        if isinstance(event, ev.RoundJoined):
+            target = self.node.worker.prepared.get(event.generation)
+            if target is None or target.leader == self.node.following:
+                return  # nothing comes of it, and old seeds tell the stories that they told
         lag = self.jitter(self.plan.lag_s)
         if self.plan.lag_spikes and self.rng.random() < self.plan.lag_spikes:
             lag *= 100

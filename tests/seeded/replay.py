@@ -1,6 +1,6 @@
 """Replay one fake-world job and tell its story.
 
-`python -m tests.seeded.replay SEED [--big | --crash]`
+`python -m tests.seeded.replay SEED [--big | --crash] [--migrate] [--withdraw]`
 
 One line per event: virtual time, worker, event -> effects; then what the checkers say.
 """
@@ -16,7 +16,9 @@ from edl.protocol.topology import Generation
 from edl.types import Member
 from tests.seeded.checkers import check
 from tests.seeded.crashes import draw_crash_plan
+from tests.seeded.migrations import with_migrations
 from tests.seeded.plan import draw_big_plan, draw_plan
+from tests.seeded.withdrawals import with_withdrawals
 from tests.seeded.world import run
 
 __all__ = ["line", "main"]
@@ -62,6 +64,10 @@ def main(arguments: list[str]) -> int:
     plan = draw_big_plan(seed, BIG) if "--big" in arguments else draw_plan(seed)
     if "--crash" in arguments:
         plan = draw_crash_plan(seed)
+    if "--migrate" in arguments:
+        plan = with_migrations(plan)
+    if "--withdraw" in arguments:
+        plan = with_withdrawals(plan)
     print(plan)
 
     def tell(now: float, worker: str, event: object, effects: list[fx.Effect]) -> None:

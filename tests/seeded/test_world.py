@@ -1,6 +1,6 @@
 """Whole jobs in a fake world, thousands of them: what must hold, holds whatever happens.
 
-Replay a failed one as its fault says: `python -m tests.seeded.replay n [--big | --crash]`.
+Replay a failed one as its fault says: `python -m tests.seeded.replay n [--crash ...]`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from edl.config import Settings
 from tests.seeded.checkers import check
 from tests.seeded.crashes import draw_crash_plan
 from tests.seeded.endings import survivors
-from tests.seeded.plan import Plan, draw_big_plan, draw_plan
+from tests.seeded.migrations import draw_crash_migrations, draw_migrations
+from tests.seeded.plan import Ask, Fault, Plan, draw_big_plan, draw_plan
 from tests.seeded.replay import BIG, line
+from tests.seeded.withdrawals import with_withdrawals
 from tests.seeded.world import run
 
 CHUNKS = 30
 SEEDS_PER_CHUNK = 100
 CRASH_CHUNKS = 20
+MIGRATION_CHUNKS = 5
 # What each of these shows as soon as its cure is taken out again. A world that changes makes new
 # stories of old seeds: take the cure out, and look for one that shows it, where one does no more.
 REMEMBERED = {
@@ -33,6 +37,10 @@ REMEMBERED = {
     839: "an old leader that never hears that its successor has taken over",
     873: "an heir that goes before it has the office, when the job ends",
     948: "a founder that hears of the next generation before it hears of the first",
+}
+# The same, in worlds where workers are moved.
+REMEMBERED_MIGRATIONS = {
+    16: "a newcomer that hears of its new leader from a slow store only, and is called lost",
 }
 # The same, in worlds where workers die.
 REMEMBERED_CRASHES = {
@@ -91,6 +99,87 @@ def test_every_job_survives_in_many_more_worlds(chunk: int) -> None:
 def test_a_crash_that_showed_a_bug_shows_it_no_more(seed: int) -> None:
     found = crash_faults([seed])
     assert not found, f"{REMEMBERED_CRASHES[seed]}\n{found}"
+
+
+@pytest.mark.parametrize("chunk", range(MIGRATION_CHUNKS))
+def test_every_migrated_job_keeps_its_promises(chunk: int) -> None:
+    seeds = range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)
+    how = "make seeded SEED='{} --migrate'"
+    found = [faults_of(draw_migrations(seed), how.format(seed)) for seed in seeds]
+    assert not any(found), "\n".join(fault for fault in found if fault)
+
+
+@pytest.mark.parametrize("chunk", range(MIGRATION_CHUNKS))
+def test_every_migrated_job_survives_as_long_as_one_worker_does(chunk: int) -> None:
+    seeds = range(chunk * SEEDS_PER_CHUNK, (chunk + 1) * SEEDS_PER_CHUNK)
+    how = "make seeded SEED='{} --crash --migrate'"
+    found = [faults_of(draw_crash_migrations(seed), how.format(seed)) for seed in seeds]
+    assert not any(found), "\n".join(fault for fault in found if fault)
+
+
+@pytest.mark.parametrize("draw", [draw_migrations, draw_crash_migrations])
+def test_a_requester_that_gives_up_leaves_nothing_half_done(draw: Callable[[int], Plan]) -> None:
+    crash = " --crash" if draw is draw_crash_migrations else ""
+    how = f"make seeded SEED='{{}}{crash} --migrate --withdraw'"
+    found = [
+        faults_of(with_withdrawals(draw(seed)), how.format(seed)) for seed in range(SEEDS_PER_CHUNK)
+    ]
+    assert not any(found), "\n".join(fault for fault in found if fault)
+
+
+@pytest.mark.parametrize("seed", sorted(REMEMBERED_MIGRATIONS))
+def test_a_migration_that_showed_a_bug_shows_it_no_more(seed: int) -> None:
+    fault = faults_of(draw_migrations(seed), f"make seeded SEED='{seed} --migrate'")
+    assert not fault, f"{REMEMBERED_MIGRATIONS[seed]}\n{fault}"
+
+
+@pytest.mark.parametrize("founders", [1, 2, 3])
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_death_at_any_time_of_a_migration_of_everybody(founders: int, who: str) -> None:
+    """Among them a leaver's, after the announcement, where the leader leaves as well."""
+    found = []
+    for seed in range(24):
+        moved = Ask(
+            time=1.2,
+            kind="move-all",
+            count=min(2, founders),
+            twice=False,
+            again=True,
+            fates=("lives",) * min(2, founders),
+        )
+        plan = Plan(
+            seed=seed,
+            founders=founders,
+            samples=60,
+            batch=4,
+            epochs=1,
+            step_s=0.3,
+            context_s=0.3,
+            asks=[moved],
+            faults=[Fault(kind="kill", who=who, time=2.0 + seed * 0.12, span_s=3.0)],
+            settings=Settings(
+                silence_s=2.0,
+                lease_s=1.0,
+                reconnect_s=1.0,
+                switch_allowance_s=0.3,
+                switch_at_once=0,
+                register_timeout_s=3.0,
+                build_timeout_s=1.0,
+            ),
+        )
+        found.append(faults_of(plan, "this test"))
+    assert not any(found), "\n".join(fault for fault in found if fault)
+
+
+def test_the_migrations_cover_what_can_happen() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(200):
+        for request in run(draw_migrations(seed)).requests:
+            for _, answer in request.finals[:1]:
+                seen[f"{request.kind} {answer}"] += 1
+    for kind in ("move", "move-leader", "move-all"):
+        for answer in ("Adjusted", "Undone", "Finished"):
+            assert seen[f"{kind} {answer}"] > 5, seen
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -15,6 +15,7 @@ from edl.protocol.events import (
     ContextReady,
     Entered,
     JobOver,
+    RoundJoined,
     StepCommitted,
     SwitchDecided,
 )
@@ -37,6 +38,7 @@ class Trainer:
         self.host = host
         self.context_s = context_s
         self.model = (first_model, first_model + 1)
+        self.carried = 0  # samples of the last step
         self.progress: Progress
         self.wish = 0
         self.joining = False
@@ -145,6 +147,7 @@ class Trainer:
         yield from self._completed(launched)
         records = self._records(launched)
         if self.joining:
+            self.host.post(RoundJoined(generation=progress.generation.number))
             self._take_state(launched)
             part, self.joining = progress.plan(), False
         judged = progress.judge(records)
@@ -180,6 +183,7 @@ class Trainer:
         step, epoch, entering = progress.step, progress.ledger.epoch, progress.entering
         before, self.model = self.model, updated(self.model, total)
         progress.commit(judged)
+        self.carried = len(indexes)
         self.state, self.acts, self.last_act = 1, 0, None
         host.history.commits.append(
             Committed(
@@ -204,6 +208,7 @@ class Trainer:
                 duration_s=host.now() - self.step_began,
                 records=records,
                 report={},
+                weights=dict(progress.ledger.weights),
             )
         )
         if entering:
@@ -351,18 +356,26 @@ class Trainer:
             samples=part.count if part else 0,
             want=progress.step % 3,
             back=0,
-            compute_us=int(host.plan.step_s * 1e6),
+            compute_us=self._computed_us(),
             leaving=self.wish,
             ahead=0,
             next_generation=word.generation if said else 0,
             switch_step=word.switch_step if said else 0,
-            token=word.token if said else 0,
+            token=word.token if said or word.weighing else 0,
             detail=detail,
+            weighing=word.weighing,
         )
         sends = progress.entering and progress.generation.source == host.me
         snapshot = progress.snapshot() if sends else None
         line = Line(pack(record), snapshot, self.model)
         return host.group(progress.generation).put("round", host.me, line)
+
+    def _computed_us(self) -> int:
+        """What the record tells of the last step. Without slow workers, the same for all."""
+        plan, me = self.host.plan, self.host.me
+        if not plan.slow:
+            return int(plan.step_s * 1e6)
+        return int(1000 * self.carried * plan.slow.get(me, 1.0))
 
     def _records(self, launched: Exchange) -> tuple[StepRecord, ...]:
         """The same tuple for everybody, as everybody sees the same round."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = "protocol|policy|torch|runtime|store|wire|launch|cli|collective|simulator|scheduler"
-TESTS = "unit|integration|e2e|seeded|contract|tidy|scenarios|paper"
+TESTS = "unit|integration|e2e|seeded|contract|tidy|scenarios|paper|browser"
 
 
 def named_files(text: str) -> set[str]:

@@ -56,7 +56,7 @@ ROOMS_OF_LIBRARIES = {
     "kazoo": ("store/znodes.py",),
     "ray": ("launch/ray.py",),
     "rich": ("cli/",),
-    "matplotlib": ("simulator/",),
+    "matplotlib": ("simulator/", "cli/picture.py"),
 }
 
 

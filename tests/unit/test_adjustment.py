@@ -128,7 +128,15 @@ def test_status_says_what_is_waited_for() -> None:
         phase="waiting for new workers",
         age_s=1.5,
         workers=names(2, 3),
+        detail="w2, w3 to start",
     )
+
+
+def test_status_says_who_still_loads_and_who_has_not_come() -> None:
+    adjustment = opened(3, 2)
+    adjustment.on_registered(member(2), process_start_s=0.0, now=101.0)
+    detail = adjustment.status(101.5).detail
+    assert detail == "w3 to start; w2 to load model and data"
 
 
 def test_phases_say_themselves_in_words() -> None:

@@ -9,7 +9,20 @@ import pytest
 from edl.cli.main import main, make_parser
 from edl.cli.run import store_url
 
-COMMANDS = ["run", "ps", "status", "logs", "scale-out", "scale-in", "events", "audit", "stop"]
+COMMANDS = [
+    "run",
+    "simulate",
+    "ps",
+    "status",
+    "logs",
+    "scale-out",
+    "scale-in",
+    "migrate",
+    "events",
+    "audit",
+    "profile",
+    "stop",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +61,22 @@ def test_what_follows_the_script_is_for_the_script() -> None:
         ["run", "--max-restarts", "-1", "train.py"],
         ["run", "--keep", "0", "train.py"],
         ["run", "--grace", "0", "train.py"],
+        ["run", "--warm", "-1", "train.py"],
+        ["run", "--warm", "some", "train.py"],
         ["scale-out", "mnist"],
         ["scale-out", "mnist", "--add", "0"],
         ["scale-out", "mnist", "--add", "1", "--gpus", "localhost:0"],
         ["scale-out", "mnist", "--add", "1", "--timeout", "soon"],
+        ["scale-out", "mnist", "--add", "1", "--for", "0s"],
+        ["scale-out", "mnist", "--add", "1", "--for", "m"],
+        ["scale-out", "mnist", "--add", "1", "--for", "4d"],
         ["scale-in", "mnist", "--remove", "0"],
+        ["migrate", "mnist"],
+        ["migrate", "mnist", "--to", "localhost:1"],
+        ["migrate", "mnist", "--from", "localhost:0"],
+        ["migrate", "mnist", "--from", "localhost:0", "--workers", "w0", "--to", "localhost:1"],
+        ["migrate", "mnist", "--from", "localhost:0", "--to", "localhost:1", "--add", "1"],
+        ["migrate", "mnist", "--from", "localhost:0", "--add", "0"],
     ],
 )
 def test_nonsense_ends_with_status_2(
@@ -127,3 +151,12 @@ def test_a_password_on_the_command_line_is_told_and_one_in_a_file_is_not(
     assert "give --store @FILE" in told
     assert "s3same" not in told
     assert store_url(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "for_s"), [("240", 240.0), ("240s", 240.0), ("4m", 240.0), ("1h", 3600.0)]
+)
+def test_workers_are_added_for_a_time(text: str, for_s: float) -> None:
+    options = make_parser().parse_args(["scale-out", "mnist", "--add", "1", "--for", text])
+    assert options.for_s == for_s
+    assert make_parser().parse_args(["scale-out", "mnist", "--add", "1"]).for_s is None

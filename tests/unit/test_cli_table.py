@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from edl.cli.table import (
     adjustment_line,
@@ -54,6 +54,8 @@ def status() -> Status:
         adjustment=adjustment,
         report={"loss": 0.25},
         adjustments=0,
+        trained_s=3.1,
+        trained_samples=29760,
     )
 
 
@@ -78,15 +80,34 @@ def test_status_has_the_same_fields_for_every_program() -> None:
             "state": "training",
             "samples": 48,
             "compute_s": 0.005,
+            "slowness": 0.0,
+            "straggler": False,
         }
     ]
     assert fields["adjustment"] == {
         "request_id": "4f2",
         "kind": "scale_out",
         "phase": "switching",
+        "detail": "",
         "age_s": 1.0,
         "workers": ["w1"],
     }
+
+
+def render(view: RenderableType) -> str:
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+def test_a_status_says_who_is_a_straggler_how_slow_and_what_is_done_about_it() -> None:
+    plain = status()
+    slow = replace(plain.workers[0], slowness=1.333, straggler=True)
+    shown = render(status_view("mnist", replace(plain, workers=(slow,), stragglers="warn")))
+    assert "training, 1.33x the median" in shown
+    assert "w0 is a straggler (--stragglers warn)" in shown
+    assert "straggler" not in render(status_view("mnist", plain))
 
 
 def test_a_status_for_the_eye_says_who_leads_and_what_is_in_flight() -> None:

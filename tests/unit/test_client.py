@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, cast
 
@@ -21,6 +23,7 @@ from edl.errors import (
 from edl.launch.access import Access
 from edl.launch.adjusting import Adjuster
 from edl.launch.messages import AwaitGone, Gone, Release, Reserve, Reserved, Started, StartWorkers
+from edl.launch.seen import bare_status
 from edl.protocol import messages as m
 from edl.protocol.election import Known
 from edl.protocol.tale import Parts
@@ -42,6 +45,19 @@ RECORD = m.AdjustmentRecord(
 )
 ACCEPTED = m.Accepted(request_id="4f2")
 ADJUSTED = m.Adjusted(request_id="4f2", record=RECORD)
+
+
+def waiting(request_id: str) -> m.Status:
+    """What a leader says while this request waits for a newcomer."""
+    adjustment = m.AdjustmentStatus(
+        request_id=request_id,
+        kind="scale_out",
+        phase="waiting for new workers",
+        age_s=1.0,
+        workers=(WorkerId("w2"),),
+        detail="w2 to start",
+    )
+    return replace(bare_status("training"), adjustment=adjustment)
 
 
 class FakeChannel:
@@ -66,7 +82,7 @@ class FakeChannel:
         if not self._world.leader_says:
             raise TimedOut("the leader sent nothing")
         answer = self._world.leader_says.popleft()
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -97,7 +113,13 @@ class FakeWorld:
     def names(self) -> list[str]:
         return [type(each).__name__ for each in self.said if each != "closed"]
 
-    def adjuster(self, *, wait: bool = True, timeout_s: float = 5.0) -> Adjuster:
+    def adjuster(
+        self,
+        *,
+        wait: bool = True,
+        timeout_s: float = 5.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> Adjuster:
         return Adjuster(
             cast(Access, self),
             job="mnist",
@@ -105,6 +127,7 @@ class FakeWorld:
             timeout_s=timeout_s,
             wait=wait,
             check_running=lambda: None,
+            progress=progress,
         )
 
 
@@ -114,14 +137,14 @@ def scale_in() -> m.ScaleIn:
 
 def test_workers_start_once_the_leader_has_accepted() -> None:
     world = FakeWorld(ACCEPTED, ADJUSTED)
-    assert world.adjuster().scale_out(1, ()) == RECORD
+    assert world.adjuster().scale_out(1, (), for_s=0.0) == RECORD
     assert world.names() == ["Reserve", "ScaleOut", "StartWorkers"]
     assert world.said[1] == m.ScaleOut(request_id="4f2", joiners=(JOINER,))
 
 
 def test_without_waiting_the_workers_are_started_all_the_same() -> None:
     world = FakeWorld(ACCEPTED)
-    assert world.adjuster(wait=False).scale_out(1, ()) is None
+    assert world.adjuster(wait=False).scale_out(1, (), for_s=0.0) is None
     assert world.names() == ["Reserve", "ScaleOut", "StartWorkers"]
 
 
@@ -136,7 +159,7 @@ def test_without_waiting_the_workers_are_started_all_the_same() -> None:
 )
 def test_a_request_that_is_not_settled_is_asked_again_under_its_id(trouble: object) -> None:
     world = FakeWorld(trouble, ACCEPTED, ADJUSTED)
-    assert world.adjuster().scale_out(1, ()) == RECORD
+    assert world.adjuster().scale_out(1, (), for_s=0.0) == RECORD
     assert [each for each in world.said if isinstance(each, m.ScaleOut)] == [
         m.ScaleOut(request_id="4f2", joiners=(JOINER,))
     ] * 2
@@ -156,7 +179,7 @@ def test_a_request_that_fails_gives_its_slots_back(
 ) -> None:
     world = FakeWorld(ACCEPTED, answer)
     with pytest.raises(error, match=words):
-        world.adjuster().scale_out(1, ())
+        world.adjuster().scale_out(1, (), for_s=0.0)
     assert world.names()[-1] == "Release"
 
 
@@ -164,7 +187,7 @@ def test_a_request_that_is_never_granted_times_out_with_the_last_reason() -> Non
     again = m.Retry(request_id="4f2", reason="already adjusting (request 77)", after_s=0.01)
     world = FakeWorld(*[again] * 1000)
     with pytest.raises(TimedOut, match=r"after 0\.05 s: already adjusting \(request 77\)"):
-        world.adjuster(timeout_s=0.05).scale_out(1, ())
+        world.adjuster(timeout_s=0.05).scale_out(1, (), for_s=0.0)
     assert world.names()[-1] == "Release"
 
 
@@ -172,7 +195,7 @@ def test_a_launcher_without_slots_refuses_before_the_leader_is_asked() -> None:
     world = FakeWorld()
     world.launcher_says[Reserve] = m.Refusal(request_id="4f2", reason="no free slots")
     with pytest.raises(Refused, match="no free slots"):
-        world.adjuster().scale_out(1, ())
+        world.adjuster().scale_out(1, (), for_s=0.0)
     assert world.names() == ["Reserve", "Release"]
 
 
@@ -190,6 +213,75 @@ def test_a_scale_in_waits_until_the_leavers_are_gone() -> None:
     last = world.said[-1]
     assert isinstance(last, AwaitGone)
     assert last.workers == (WorkerId("w1"),)
+
+
+def test_a_migration_starts_workers_and_waits_until_the_leavers_are_gone() -> None:
+    world = FakeWorld(ACCEPTED, ADJUSTED)
+    leave = (Gpu("localhost", 1),)
+    assert world.adjuster().migrate((), leave, 1, ()) == RECORD
+    assert world.names() == ["Reserve", "Migrate", "StartWorkers", "AwaitGone"]
+    assert world.said[1] == m.Migrate(request_id="4f2", joiners=(JOINER,), workers=(), gpus=leave)
+
+
+def test_a_migration_that_is_undone_gives_its_slots_back() -> None:
+    world = FakeWorld(ACCEPTED, m.Undone(request_id="4f2", reason="w2 died"))
+    with pytest.raises(AdjustmentFailed, match="migrate of job mnist was undone"):
+        world.adjuster().migrate((WorkerId("w1"),), (), 1, ())
+    assert world.names()[-1] == "Release"
+
+
+def test_progress_is_told_once_for_each_thing_that_is_waited_for() -> None:
+    silence = TimedOut("silence")
+    world = FakeWorld(
+        m.Retry(request_id="4f2", reason="job mnist is already adjusting", after_s=0.01),
+        *(ACCEPTED, silence, waiting("4f2"), silence, waiting("4f2"), silence, waiting("other")),
+        ADJUSTED,
+    )
+    lines: list[str] = []
+    assert world.adjuster(progress=lines.append).scale_out(1, (), for_s=0.0) == RECORD
+    assert lines == [
+        "scale_out: waiting: job mnist is already adjusting",
+        "scale_out: accepted",
+        "scale_out: waiting for new workers: w2 to start",
+    ]
+
+
+def test_nobody_is_asked_for_a_status_that_nobody_wants_to_hear() -> None:
+    world = FakeWorld(ACCEPTED, ADJUSTED)
+    world.adjuster().scale_out(1, (), for_s=0.0)
+    assert "AskStatus" not in world.names()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (m.Undone(request_id="4f2", reason="its requester gave up"), "was undone"),
+        (ADJUSTED, "was complete before it could be taken back: 3 workers"),
+        (PeerError("it went away"), "is not undone yet"),
+    ],
+)
+def test_ctrl_c_withdraws_what_was_accepted_and_tells_what_became_of_it(
+    answer: object, told: str
+) -> None:
+    world = FakeWorld(ACCEPTED, KeyboardInterrupt(), answer)
+    with pytest.raises(KeyboardInterrupt, match=told):
+        world.adjuster().scale_out(1, (), for_s=0.0)
+    assert world.names()[3:5] == ["Withdraw", "Release"]
+    assert world.names().count("ScaleOut") == 1
+
+
+def test_ctrl_c_withdraws_a_scale_in_too() -> None:
+    undone = m.Undone(request_id="4f2", reason="its requester gave up")
+    world = FakeWorld(ACCEPTED, KeyboardInterrupt(), undone)
+    with pytest.raises(KeyboardInterrupt, match="scale_in of job mnist was undone"):
+        world.adjuster().scale_in(scale_in())
+    assert world.names() == ["ScaleIn", "Withdraw"]
+
+
+def test_a_second_ctrl_c_does_not_wait() -> None:
+    world = FakeWorld(ACCEPTED, KeyboardInterrupt(), KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt, match="is interrupted"):
+        world.adjuster().scale_out(1, (), for_s=0.0)
 
 
 def test_slots_are_written_in_three_ways() -> None:

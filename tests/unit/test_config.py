@@ -39,3 +39,13 @@ def test_a_broken_count_is_refused() -> None:
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not 0 or more"):
         Settings.from_environment({"EDL_LEASE_S": text})
+
+
+def test_a_policy_for_stragglers_travels_too() -> None:
+    changed = Settings(stragglers="rebalance", straggler_factor=1.5, straggler_steps=20)
+    assert Settings.from_environment(changed.to_environment()) == changed
+
+
+def test_what_is_no_policy_for_stragglers_is_refused() -> None:
+    with pytest.raises(UsageError, match="EDL_STRAGGLERS='kill' is no policy; give one of off,"):
+        Settings.from_environment({"EDL_STRAGGLERS": "kill"})

@@ -141,6 +141,8 @@ def test_what_is_written_about_a_job_is_read_back() -> None:
         (JobSpec(script="a", min_workers=3, max_workers=2), "--max 2 is under --min 3"),
         (JobSpec(script="a", min_workers=0), "--min 0"),
         (JobSpec(script="a", port=70000), "--port 70000"),
+        (JobSpec(script="a", warm=-1), "--warm -1"),
+        (JobSpec(script="a", preload=("numpy",)), "--preload numpy needs --warm N"),
     ],
 )
 def test_numbers_that_do_not_fit_together_are_refused(spec: JobSpec, words: str) -> None:
@@ -251,6 +253,20 @@ def test_a_process_that_the_others_took_for_dead_is_expelled_and_a_leaver_is_not
     census = training()
     census.on_event(happened("adjust.accepted", "5a1", kind="scale_in", workers="w1"))
     census.on_generation(generation(2, W0))
+    assert census.expelled() == set()
+
+
+def test_whoever_stays_for_the_newcomers_first_step_has_not_left_with_the_switch() -> None:
+    census = training()
+    census.on_started(W2, "5a1")
+    census.on_event(happened("adjust.accepted", "5a1", kind="migrate", workers="w2"))
+    census.on_event(happened("adjust.switching", "5a1", at=4))
+    assert not census.has_left(W0)
+    assert census.is_member(W2)
+    census.on_event(happened("adjust.moving", "5a1", workers="w0,w1"))
+    census.on_event(happened("adjust.switching", "5a1", at=7))
+    assert census.has_left(W0)
+    assert census.has_left(W1)
     assert census.expelled() == set()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edl.launch.base import JobSpec
@@ -92,9 +93,13 @@ class Launcher:
     started: list[str] = field(default_factory=list)
     told: dict[str, m.Message] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
+    free: Callable[[WorkerId], None] = lambda worker: None  # its process has ended
 
     def withdraw(self, key: str) -> None:
         self.told.pop(key, None)
+
+    def note(self, what: str, request_id: str, /, **told: str | int | float) -> None:
+        self.said.append(f"{what} {told}")
 
     def over(self) -> str:
         return ""
@@ -125,6 +130,7 @@ def replacer(slots: int = 0) -> tuple[Launcher, Replacer]:
         tell=floor.told.__setitem__,
         withdraw=floor.withdraw,
         say=floor.said.append,
+        note=floor.note,
     )
     return floor, made
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl.protocol.topology import draw_again, draw_first, draw_next, part_of, split
+from edl.protocol.topology import (
+    FULL,
+    draw_again,
+    draw_first,
+    draw_next,
+    part_of,
+    split,
+    split_among,
+    weighed,
+)
 from tests.seeded.cast import drawn, first, member, names, w
 
 
@@ -113,3 +122,35 @@ def test_what_is_left_of_a_generation_keeps_its_order_and_everybody_carries_a_sh
 def test_nothing_can_be_made_of_nobody() -> None:
     with pytest.raises(ValueError, match="nobody is left"):
         draw_again(first(0, 1), number=2, dead=names(0, 1), leader=w(0), token=1)
+
+
+# -- shares by weight ------------------------------------------------------------------------
+
+
+def test_without_weights_shares_are_as_even_as_ever() -> None:
+    assert split_among(10, names(0, 1, 2), ()) == split(10, 3) == (4, 3, 3)
+
+
+def test_a_worker_of_half_weight_has_half_a_share() -> None:
+    assert split_among(100, names(0, 1, 2), ((w(1), 500),)) == (40, 20, 40)
+
+
+@drawn
+@given(
+    total=st.integers(0, 500),
+    weights=st.lists(st.integers(1, FULL), min_size=1, max_size=9),
+)
+def test_weighed_shares_add_up_and_nobody_has_a_single_sample(
+    total: int, weights: list[int]
+) -> None:
+    carriers = names(*range(len(weights)))
+    shares = split_among(total, carriers, tuple(zip(carriers, weights, strict=True)))
+    assert sum(shares) == total
+    assert len(shares) == len(carriers)
+    assert min(shares) >= 0
+    assert total == 1 or 1 not in shares
+
+
+def test_a_full_weight_is_not_listed() -> None:
+    assert weighed((), w(1), 500) == ((w(1), 500),)
+    assert weighed(((w(1), 500),), w(1), FULL) == ()

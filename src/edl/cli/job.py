@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from edl.cli.say import say
 from edl.cli.table import (
     adjustment_line,
     event_line,
@@ -21,6 +22,7 @@ from edl.cli.table import (
     status_fields,
     status_view,
     told_failures,
+    transient_line,
 )
 from edl.client import Job, parse_slots
 from edl.errors import EdlError, UsageError
@@ -28,7 +30,7 @@ from edl.launch.jobs import JobFolder, all_jobs
 from edl.launch.seen import Seen
 from edl.protocol.messages import AdjustmentRecord
 
-__all__ = ["events", "logs", "ps", "scale_in", "scale_out", "status", "stop"]
+__all__ = ["events", "logs", "migrate", "ps", "scale_in", "scale_out", "status", "stop"]
 
 PS_TIMEOUT_S = 1.0
 # So many workers a core may be meant, such as ones that mostly wait; more is rather a slip.
@@ -51,9 +53,13 @@ def status(options: argparse.Namespace) -> int:
     job = Job(options.job)
     now = job.status()
     result = None if job.running() else job.result()
-    restarts, noted = job.restarts(), job.checkpoint()
+    restarts, noted, lent = job.restarts(), job.checkpoint(), job.transients()
     if options.json:
-        fields = {**status_fields(job.name, now), **lasting_fields(restarts, noted)}
+        fields = {
+            **status_fields(job.name, now),
+            **lasting_fields(restarts, noted),
+            "transient": {worker: round(left, 1) for worker, left in lent.items()},
+        }
         if result is not None:
             fields["result"] = asdict(result)
         _print_json(fields)
@@ -65,6 +71,8 @@ def status(options: argparse.Namespace) -> int:
         print(result_line(job.name, result))
     if lasting:
         print(lasting)
+    if lent:
+        print(transient_line(lent))
     if result is None:
         return 0
     for failure in told_failures(result) if result.first_failure else ():
@@ -93,7 +101,13 @@ def scale_out(options: argparse.Namespace) -> int:
     wish = options.add if options.add is not None else parse_slots(options.gpus)
     options.request_id = options.request_id or secrets.token_hex(4)
     _warn_of_crowding(job, wish if isinstance(wish, int) else len(wish))
-    record = job.scale_out(wish, wait=not options.no_wait, request_id=options.request_id)
+    record = job.scale_out(
+        wish,
+        for_s=options.for_s,
+        wait=not options.no_wait,
+        request_id=options.request_id,
+        progress=say,
+    )
     return _print_adjustment(options, record)
 
 
@@ -103,15 +117,36 @@ def scale_in(options: argparse.Namespace) -> int:
     if options.remove is not None:
         wish = options.remove
     elif options.workers is not None:
-        wish = [name.strip() for name in options.workers.split(",") if name.strip()]
-        slots = [name for name in wish if ":" in name]
-        if slots:
-            raise UsageError(f"--workers takes ids such as w1, not {slots[0]!r}; see --gpus")
+        wish = _worker_ids(options.workers, instead="--gpus")
     else:
         wish = [str(slot) for slot in parse_slots(options.gpus)]
     options.request_id = options.request_id or secrets.token_hex(4)
-    record = job.scale_in(wish, wait=not options.no_wait, request_id=options.request_id)
+    record = job.scale_in(
+        wish, wait=not options.no_wait, request_id=options.request_id, progress=say
+    )
     return _print_adjustment(options, record)
+
+
+def migrate(options: argparse.Namespace) -> int:
+    job = Job(options.job, timeout_s=options.timeout)
+    if options.workers is not None:
+        leave = _worker_ids(options.workers, instead="--from")
+    else:
+        leave = [str(slot) for slot in parse_slots(options.leave)]
+    wish = options.add if options.add is not None else parse_slots(options.to)
+    options.request_id = options.request_id or secrets.token_hex(4)
+    record = job.migrate(
+        leave, wish, wait=not options.no_wait, request_id=options.request_id, progress=say
+    )
+    return _print_adjustment(options, record)
+
+
+def _worker_ids(text: str, *, instead: str) -> list[str]:
+    ids = [name.strip() for name in text.split(",") if name.strip()]
+    slots = [name for name in ids if ":" in name]
+    if slots:
+        raise UsageError(f"--workers takes ids such as w1, not {slots[0]!r}; see {instead}")
+    return ids
 
 
 def stop(options: argparse.Namespace) -> int:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias
 
 from edl import __version__
-from edl.cli import audit, job, run
+from edl.cli import audit, job, profile, run, simulate
 from edl.cli.output import MODES
+from edl.config import STRAGGLER_POLICIES
 from edl.errors import EdlError, UsageError
 
 __all__ = ["main"]
 
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 Command = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -41,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EdlError as error:
         print(f"edl: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        print(f"edl: {interrupt}" if interrupt.args else "edl: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
         run.give_up_stdout()
@@ -60,6 +63,8 @@ def make_parser() -> Parser:
     add_run(commands)
     add_reading(commands)
     add_changing(commands)
+    add_profile(commands)
+    simulate.add_simulate(commands)
     return parser
 
 
@@ -89,6 +94,8 @@ def add_run(commands: Commands) -> None:
         "edl run --checkpoint runs/mnist --max-restarts 5 train.py\n"
         "edl run --grace 25 train.py           where machines are taken away after 30 s\n"
         "edl run --keep 4 train.py             a new worker for each that is lost\n"
+        "edl run --stragglers remove train.py  go on without a worker that is too slow\n"
+        "edl run --warm 2 train.py             new workers are there in a moment\n"
         "edl run --store etcd://10.0.0.5:2379 --host 10.0.0.7 train.py\n"
         "edl run --store @store.url train.py   the store's URL, with a password, from a file",
     )
@@ -103,6 +110,7 @@ def add_run(commands: Commands) -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="port of the launcher (any)")
     add_lasting(parser)
+    add_warm(parser)
     parser.add_argument(
         "--output", choices=MODES, default="one", help="whose output to show: rank 0's, all, none"
     )
@@ -110,6 +118,23 @@ def add_run(commands: Commands) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
     parser.add_argument(
         "args", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the script"
+    )
+
+
+def add_warm(parser: Parser) -> None:
+    parser.add_argument(
+        "--warm",
+        type=count,
+        default=0,
+        metavar="N",
+        help="fork workers off a process that has imported the framework, and keep N waiting (0)",
+    )
+    parser.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this module too before workers are forked; may be repeated",
     )
 
 
@@ -121,6 +146,11 @@ def add_lasting(parser: Parser) -> None:
         default=0,
         metavar="N",
         help="replace lost workers while there are fewer than N (never)",
+    )
+    parser.add_argument(
+        "--stragglers",
+        choices=STRAGGLER_POLICIES,
+        help="what to do about a worker that is slower than the others (warn)",
     )
     parser.add_argument(
         "--checkpoint", metavar="URL", help="write checkpoints to this folder or URL"
@@ -215,12 +245,20 @@ def add_changing(commands: Commands) -> None:
         "scale-out",
         "add workers to a running job",
         job.scale_out,
-        "edl scale-out mnist --add 2\nedl scale-out mnist --gpus localhost:2,3 --no-wait",
+        "edl scale-out mnist --add 2\nedl scale-out mnist --add 1 --for 4m\n"
+        "edl scale-out mnist --gpus localhost:2,3 --no-wait",
     )
     add_job(parser)
     wish = parser.add_mutually_exclusive_group(required=True)
     wish.add_argument("--add", type=positive, metavar="N", help="so many, on free slots")
     wish.add_argument("--gpus", metavar="HOST:INDEX,...", help="one on each of these slots")
+    parser.add_argument(
+        "--for",
+        dest="for_s",
+        type=duration,
+        metavar="TIME",
+        help="they are gone again so long after this request: 240s, 4m or 1h (for good)",
+    )
     add_request(parser)
 
     parser = add(
@@ -238,6 +276,8 @@ def add_changing(commands: Commands) -> None:
     wish.add_argument("--gpus", metavar="HOST:INDEX,...", help="the workers on these slots")
     add_request(parser)
 
+    add_migrate(commands)
+
     parser = add(
         commands,
         "stop",
@@ -250,6 +290,62 @@ def add_changing(commands: Commands) -> None:
     parser.add_argument("--no-wait", action="store_true", help="return at once")
     parser.add_argument("--timeout", type=seconds, default=60.0, metavar="S", help="wait (60)")
     add_json(parser)
+
+
+def add_migrate(commands: Commands) -> None:
+    parser = add(
+        commands,
+        "migrate",
+        "move workers of a running job to other slots, in one adjustment",
+        job.migrate,
+        "edl migrate mnist --from localhost:0,1 --to localhost:2,3\n"
+        "edl migrate mnist --workers w1 --to localhost:4    by id; any worker, the leader too\n"
+        "edl migrate mnist --from localhost:0 --add 1       to any free slot",
+    )
+    add_job(parser)
+    wish = parser.add_mutually_exclusive_group(required=True)
+    wish.add_argument(
+        "--from", dest="leave", metavar="HOST:INDEX,...", help="the workers on these slots leave"
+    )
+    wish.add_argument("--workers", metavar="ID,...", help="these workers leave")
+    wish = parser.add_mutually_exclusive_group(required=True)
+    wish.add_argument("--to", metavar="HOST:INDEX,...", help="a new worker on each of these slots")
+    wish.add_argument("--add", type=positive, metavar="N", help="so many, on free slots")
+    add_request(parser)
+
+
+def add_profile(commands: Commands) -> None:
+    parser = add(
+        commands,
+        "profile",
+        "measure throughput and GPU efficiency of a job at each number of workers",
+        profile.profile,
+        "edl profile mnist                        as it is now, at once\n"
+        "edl profile mnist --min-p 1 --max-p 8    from 8 workers down to 1, then as before\n"
+        "edl profile mnist --max-p 8 --csv mnist.csv --plot mnist.png\n"
+        "edl profile --max-p 4 --script train.py --lr 0.1    a job for this alone",
+    )
+    parser.add_argument("job", metavar="JOB", nargs="?", help="the job's name, see `edl ps`")
+    parser.add_argument("--min-p", type=positive, metavar="P", help="the fewest workers (1)")
+    parser.add_argument("--max-p", type=positive, metavar="P", help="the most workers (as now)")
+    parser.add_argument(
+        "--steps", type=positive, default=20, metavar="N", help="mini-batches to measure (20)"
+    )
+    parser.add_argument(
+        "--warm-up", type=count, default=5, metavar="N", help="those before, not counted (5)"
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write a table too")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture too, as profile.png")
+    parser.add_argument(
+        "--timeout", type=seconds, default=60.0, metavar="S", help="for each adjustment (60)"
+    )
+    add_json(parser)
+    parser.add_argument(
+        "--script",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT [ARGS]",
+        help="start this script for it, and stop it afterwards; comes last",
+    )
 
 
 def add_job(parser: Parser) -> None:
@@ -292,6 +388,18 @@ def seconds(text: str) -> float:
         value = -1.0
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def duration(text: str) -> float:
+    """Seconds, from 240, 240s, 4m, 1h or 1.5h."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    try:
+        value = float(number) * UNITS[unit]
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 240s, 4m or 1h")
     return value
 
 

@@ -140,10 +140,13 @@ def run(options: argparse.Namespace) -> int:
         resume=options.resume,
         max_restarts=options.max_restarts,
         keep=options.keep,
+        stragglers=options.stragglers or "",
         grace_s=options.grace or 0.0,
         store=store_url(options.store),
         host=options.host,
         audit=not options.no_audit,
+        warm=options.warm,
+        preload=tuple(options.preload),
     )
     if options.detach:
         print(detached.start(spec))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,8 +12,9 @@ from rich.text import Text
 
 from edl.client import Event
 from edl.launch.jobs import Failure, Result
-from edl.protocol.messages import AdjustmentRecord, Happened, Status
+from edl.protocol.messages import AdjustmentRecord, Happened, Status, WorkerStatus
 from edl.runtime.standing import Noted
+from edl.types import WorkerId
 
 __all__ = [
     "adjustment_line",
@@ -27,6 +28,7 @@ __all__ = [
     "status_fields",
     "status_view",
     "told_failures",
+    "transient_line",
 ]
 
 NOTABLE = {
@@ -44,6 +46,18 @@ NOTABLE = {
     "job.short",
     "process.ended",
     "checkpoint.failed",
+    "straggler.found",
+    "straggler.gone",
+    "straggler.kept",
+    "straggler.removed",
+    "straggler.replaced",
+    "straggler.weighed",
+    "transient.begins",
+    "transient.ends",
+    "transient.late",
+    "transient.over",
+    "transient.vain",
+    "transient.waits",
 }
 
 
@@ -73,6 +87,8 @@ def status_fields(job: str, status: Status) -> dict[str, object]:
                 "state": worker.state,
                 "samples": worker.samples,
                 "compute_s": worker.compute_s,
+                "slowness": worker.slowness,
+                "straggler": worker.straggler,
             }
             for worker in status.workers
         ],
@@ -82,10 +98,12 @@ def status_fields(job: str, status: Status) -> dict[str, object]:
             "request_id": adjustment.request_id,
             "kind": adjustment.kind,
             "phase": adjustment.phase,
+            "detail": adjustment.detail,
             "age_s": adjustment.age_s,
             "workers": list(adjustment.workers),
         },
         "adjustments": status.adjustments,
+        "stragglers": status.stragglers,
     }
 
 
@@ -119,6 +137,15 @@ def lasting_line(restarts: int, noted: Noted | None) -> str:
     return "; ".join(parts)
 
 
+def transient_line(lent: Mapping[WorkerId, float]) -> str:
+    """Who leaves again by itself, the next one first."""
+    each = sorted(lent.items(), key=lambda item: item[1])
+    return "; ".join(
+        f"{worker} is gone in {_duration(left)}" if left else f"{worker} is late to leave"
+        for worker, left in each
+    )
+
+
 def headline(job: str, status: Status) -> Text:
     epochs = f"/{status.epochs}" if status.epochs else ""
     parts = [f"step {status.step}", f"epoch {status.epoch}{epochs}"]
@@ -146,11 +173,15 @@ def workers_table(status: Status) -> Table:
             str(worker.rank) if worker.rank >= 0 else "-",
             worker.slot,
             str(worker.pid),
-            worker.state,
+            _slow_state(worker) if worker.straggler else worker.state,
             str(worker.samples),
             f"{worker.compute_s * 1000:.1f} ms",
         )
     return table
+
+
+def _slow_state(worker: WorkerStatus) -> Text:
+    return Text(f"{worker.state}, {worker.slowness:.2f}x the median", style="yellow")
 
 
 def status_view(job: str, status: Status) -> RenderableType:
@@ -158,6 +189,12 @@ def status_view(job: str, status: Status) -> RenderableType:
     parts: list[RenderableType] = [headline(job, status)]
     if status.workers:
         parts.append(workers_table(status))
+    slow = [worker.id for worker in status.workers if worker.straggler]
+    if slow:
+        verb = "is a straggler" if len(slow) == 1 else "are stragglers"
+        parts.append(
+            Text(f"{', '.join(slow)} {verb} (--stragglers {status.stragglers})", style="yellow")
+        )
     adjustment = status.adjustment
     if adjustment is not None:
         names = ", ".join(adjustment.workers)

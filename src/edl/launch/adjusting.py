@@ -30,6 +30,10 @@ __all__ = ["Adjuster"]
 # A leader that says nothing for so long is looked up again and asked once more.
 SILENCE_S = 5.0
 PAUSE_S = 0.1
+# How often whoever wants to be told how it goes on is told.
+PROGRESS_S = 0.5
+# How long whoever pressed Ctrl-C is kept waiting for what became of it.
+TAKE_BACK_S = 10.0
 # A leaver has its allowance (30 s by default) and is killed after it.
 LEAVE_S = 60.0
 
@@ -48,6 +52,7 @@ class Adjuster:
         timeout_s: float,
         wait: bool,
         check_running: Callable[[], None],
+        progress: Callable[[str], None] | None = None,
     ) -> None:
         self._access = access
         self._job = job
@@ -59,18 +64,65 @@ class Adjuster:
         self._what = ""
         self._last = "nobody answered"
         self._accepted = False
+        self._interrupted = False
+        self._progress = progress
+        self._told = ""
 
-    def scale_out(self, count: int, gpus: tuple[Gpu, ...]) -> m.AdjustmentRecord | None:
+    def scale_out(
+        self, count: int, gpus: tuple[Gpu, ...], *, for_s: float
+    ) -> m.AdjustmentRecord | None:
         self._what = "scale_out"
 
         def reserve() -> m.ScaleOut:
-            wish = Reserve(request_id=self._request_id, count=count, gpus=gpus)
-            answer = self._ask_launcher(wish)
-            if isinstance(answer, m.Retry):
-                raise PeerError(answer.reason)
-            if not isinstance(answer, Reserved):
-                raise PeerError(f"the launcher answered with a {type(answer).__name__}")
-            return m.ScaleOut(request_id=self._request_id, joiners=answer.joiners)
+            joiners = self._reserve(count, gpus, for_s)
+            return m.ScaleOut(request_id=self._request_id, joiners=joiners)
+
+        return self._with_newcomers(reserve)
+
+    def scale_in(self, request: m.ScaleIn) -> m.AdjustmentRecord | None:
+        """Returns when the leavers' processes have ended and their slots are free."""
+        self._what = "scale_in"
+        record = self._until_settled(lambda: request, on_accepted=None)
+        if record is not None:
+            self._await_gone(record.left)
+        return record
+
+    def migrate(
+        self,
+        workers: tuple[WorkerId, ...],
+        leave: tuple[Gpu, ...],
+        count: int,
+        gpus: tuple[Gpu, ...],
+    ) -> m.AdjustmentRecord | None:
+        """Returns when the newcomers train and the leavers' processes have ended."""
+        self._what = "migrate"
+
+        def reserve() -> m.Migrate:
+            joiners = self._reserve(count, gpus, 0.0)
+            return m.Migrate(
+                request_id=self._request_id, joiners=joiners, workers=workers, gpus=leave
+            )
+
+        record = self._with_newcomers(reserve)
+        if record is not None:
+            self._await_gone(record.left)
+        return record
+
+    # -- newcomers ---------------------------------------------------------------------------
+
+    def _reserve(self, count: int, gpus: tuple[Gpu, ...], for_s: float) -> tuple[m.Joiner, ...]:
+        wish = Reserve(request_id=self._request_id, count=count, gpus=gpus, for_s=for_s)
+        answer = self._ask_launcher(wish)
+        if isinstance(answer, m.Retry):
+            raise PeerError(answer.reason)
+        if not isinstance(answer, Reserved):
+            raise PeerError(f"the launcher answered with a {type(answer).__name__}")
+        return answer.joiners
+
+    def _with_newcomers(
+        self, reserve: Callable[[], m.ScaleOut | m.Migrate]
+    ) -> m.AdjustmentRecord | None:
+        """Their processes start once the leader has accepted; in vain, their slots are free."""
 
         def start() -> None:
             self._ask_launcher(StartWorkers(request_id=self._request_id))
@@ -81,19 +133,11 @@ class Adjuster:
             self._release()
             raise
 
-    def scale_in(self, request: m.ScaleIn) -> m.AdjustmentRecord | None:
-        """Returns when the leavers' processes have ended and their slots are free."""
-        self._what = "scale_in"
-        record = self._until_settled(lambda: request, on_accepted=None)
-        if record is not None:
-            self._await_gone(record.left)
-        return record
-
     # -- asking ----------------------------------------------------------------------------
 
     def _until_settled(
         self,
-        prepare: Callable[[], m.ScaleOut | m.ScaleIn],
+        prepare: Callable[[], m.ScaleOut | m.ScaleIn | m.Migrate],
         *,
         on_accepted: Callable[[], None] | None,
     ) -> m.AdjustmentRecord | None:
@@ -118,6 +162,12 @@ class Adjuster:
                 raise
             except PeerError as error:
                 self._last = str(error)
+            # Whoever asks again after an interruption would begin anew.
+            self._check_interrupted()
+            if pause_s and not self._accepted:
+                self._tell(f"waiting: {self._last}")
+            elif pause_s:
+                self._tell("the leader has changed; asking the next one")
             self._pause(pause_s)
         raise TimedOut(
             f"{self._what} of job {self._job} (request {self._request_id}) is not done after "
@@ -126,7 +176,7 @@ class Adjuster:
 
     def _unfinished(self) -> str:
         """What becomes of an accepted request whose requester goes away."""
-        if self._what == "scale_out":
+        if self._what != "scale_in":
             return (
                 "accepted, but not complete; it is withdrawn now unless its switch has begun "
                 "(`edl events` tells)"
@@ -137,18 +187,32 @@ class Adjuster:
         self, channel: Channel, on_accepted: Callable[[], None] | None
     ) -> Final | float | None:
         """A final answer, or after how many seconds to ask again; None: accepted, no waiting."""
+        heard = time.monotonic()
         while True:
-            left = self._deadline - time.monotonic()
+            now = time.monotonic()
+            left = min(heard + SILENCE_S, self._deadline) - now
+            asks = self._progress is not None and self._accepted
             try:
-                message = channel.receive(max(0.0, min(SILENCE_S, left)))
+                message = channel.receive(max(0.0, min(left, PROGRESS_S) if asks else left))
             except TimedOut as silence:
+                if asks and left > PROGRESS_S:
+                    channel.send(m.AskStatus(request_id=self._request_id))
+                    continue
                 self._last = self._unfinished() if self._accepted else str(silence)
                 return 0.0
+            except KeyboardInterrupt:
+                self._take_back(channel)
+                continue
+            if isinstance(message, m.Status):
+                self._on_status(message)
+                continue
+            heard = time.monotonic()
             match message:
                 case m.Accepted():
                     if on_accepted is not None:
                         on_accepted()
                     self._accepted = True
+                    self._tell("accepted")
                     if not self._wait:
                         return None
                 case m.Retry(reason=reason, after_s=after_s):
@@ -159,6 +223,37 @@ class Adjuster:
                     return PAUSE_S
                 case m.Adjusted() | m.Undone() | m.Refusal() | m.Finished():
                     return message
+
+    def _take_back(self, channel: Channel) -> None:
+        """Ctrl-C: nothing half done is left behind, and whoever pressed it hears what stands."""
+        if self._interrupted or not self._accepted:
+            told = f"; {self._unfinished()}" if self._accepted else ""
+            raise KeyboardInterrupt(f"{self._what} of job {self._job} is interrupted{told}")
+        self._interrupted = True
+        self._tell("interrupted: it is taken back, unless its switch has begun")
+        channel.send(m.Withdraw(request_id=self._request_id, why="its requester gave up"))
+        if self._what != "scale_in":
+            self._release()
+        self._deadline = time.monotonic() + TAKE_BACK_S
+
+    def _check_interrupted(self, record: m.AdjustmentRecord | None = None, why: str = "") -> None:
+        if not self._interrupted:
+            return
+        how = f"was undone ({why})" if why else f"is not undone yet: {self._unfinished()}"
+        if record is not None:
+            how = f"was complete before it could be taken back: {record.size} workers"
+        raise KeyboardInterrupt(f"{self._what} of job {self._job} {how}")
+
+    def _on_status(self, status: m.Status) -> None:
+        doing = status.adjustment
+        if doing is not None and doing.request_id == self._request_id:
+            self._tell(f"{doing.phase}: {doing.detail}" if doing.detail else doing.phase)
+
+    def _tell(self, line: str) -> None:
+        """Once, however often it is so."""
+        if self._progress is not None and line and line != self._told:
+            self._told = line
+            self._progress(f"{self._what}: {line}")
 
     def _ask_launcher(self, message: object) -> object:
         """A refusal by the launcher settles the adjustment too."""
@@ -174,8 +269,10 @@ class Adjuster:
         subject = f"{self._what} of job {self._job}"
         match answer:
             case m.Adjusted(record=record):
+                self._check_interrupted(record)
                 return record
             case m.Undone(reason=reason):
+                self._check_interrupted(why=reason)
                 raise AdjustmentFailed(
                     f"{subject} was undone, and the job trains on as it was: {reason}"
                 )
@@ -193,6 +290,7 @@ class Adjuster:
             return  # it lapses by itself, and a launcher that is gone holds nothing
 
     def _await_gone(self, workers: tuple[WorkerId, ...]) -> None:
+        self._tell(f"waiting for the end of {', '.join(workers)}")
         message = AwaitGone(request_id=self._request_id, workers=workers, timeout_s=LEAVE_S)
         try:
             self._access.ask_launcher(message, timeout_s=LEAVE_S + SILENCE_S)

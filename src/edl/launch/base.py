@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edl.config import STRAGGLER_POLICIES
 from edl.errors import UsageError
 from edl.types import Gpu, WorkerId
 
@@ -41,7 +42,10 @@ class JobSpec:
     host: str = "127.0.0.1"  # the address that launcher and workers listen on
     grace_s: float = 0.0  # between SIGTERM to a worker and its forced exit; 0: unlimited
     keep: int = 0  # lost workers are replaced while there are fewer; 0: never
+    stragglers: str = ""  # what is done about slow workers; empty: as the environment says
     max_restarts: int | None = None  # when nobody survived; None: see `restarts`
+    warm: int = 0  # workers that are kept forked off a template, waiting; 0: no template
+    preload: tuple[str, ...] = ()  # modules that the template imports, besides the framework
     audit: bool = True  # keep a log of the samples that were used
     env: dict[str, str] = field(default_factory=dict)
 
@@ -66,8 +70,17 @@ class JobSpec:
             raise UsageError("--resume needs --checkpoint URL: where to find what to go on from")
         if self.keep < 0 or (high and self.keep > high):
             raise UsageError(f"--keep {self.keep} is not from 1 to --max {high or 'any'}")
+        if self.stragglers and self.stragglers not in STRAGGLER_POLICIES:
+            known = ", ".join(STRAGGLER_POLICIES)
+            raise UsageError(f"--stragglers {self.stragglers} is no policy; give one of {known}")
         if self.max_restarts is not None and self.max_restarts < 0:
             raise UsageError(f"--max-restarts {self.max_restarts} is negative; give 0 for never")
+        if not 0 <= self.warm <= MOST_AT_ONCE:
+            raise UsageError(f"--warm {self.warm} is not from 0 (never) to {MOST_AT_ONCE}")
+        if self.preload and not self.warm:
+            raise UsageError(
+                f"--preload {self.preload[0]} needs --warm N: how many workers are to wait with it"
+            )
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port {self.port} is no port; give 1 to 65535, or 0 for any")
 

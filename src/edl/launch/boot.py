@@ -126,6 +126,8 @@ def flush_files() -> None:
     """Write out what the script left in files that it did not close."""
     # By its type alone: to ask a foreign object for its class may run foreign code.
     files = [each for each in gc.get_objects() if issubclass(type(each), FILES)]
+    # Those of a forked process are older than its collector's memory.
+    files += [each for each in (sys.stdout, sys.stderr) if isinstance(each, FILES)]
     # Text before bytes, which it becomes.
     for file in sorted(files, key=lambda each: not isinstance(each, io.TextIOWrapper)):
         try:

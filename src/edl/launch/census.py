@@ -86,7 +86,7 @@ class Census:
                 self.founded = True
             case "job.finished" | "job.stopped":
                 self.over = event.what.removeprefix("job.")
-            case "adjust.accepted":
+            case "adjust.accepted" | "adjust.moving":
                 names = self._named[request_id] = _workers(fields.get("workers", ""))
                 self._leaving |= set(names) & self._members
             case "adjust.switching":
@@ -175,7 +175,15 @@ class Census:
 
     def working(self) -> int:
         """How many members are known to be there."""
-        return len(self._members - self._lost)
+        return len(self.present())
+
+    def present(self) -> set[WorkerId]:
+        """The members that are known to be there."""
+        return self._members - self._lost
+
+    def members(self) -> set[WorkerId]:
+        """Those of the last generation that is known, whatever became of them since."""
+        return set(self._members)
 
     def _strangers(self) -> set[WorkerId]:
         return self._members - self._request_of.keys() - self._founders

@@ -6,11 +6,9 @@ stands without that worker, or until its adjustment is settled.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from edl.launch.census import Census
 from edl.launch.follow import Follower
-from edl.protocol.messages import ProcessEnded
+from edl.protocol.messages import ProcessEnded, Withdraw
 from edl.types import WorkerId
 
 __all__ = ["Departures"]
@@ -30,9 +28,15 @@ class Departures:
         self._follower.tell(f"gone-{worker}", gone)
         self._told.add(worker)
 
-    def settled(self, workers: Iterable[WorkerId]) -> None:
-        """The adjustment of these newcomers is over; of those that joined it says nothing."""
-        self._withdraw([each for each in workers if not self._census.is_member(each)])
+    def withdrawn(self, request_id: str, why: str) -> None:
+        """A requester gave up."""
+        self._follower.tell(_key(request_id), Withdraw(request_id=request_id, why=why))
+
+    def settled(self, request_id: str) -> None:
+        """An adjustment is over; of newcomers that joined by it that says nothing."""
+        self._follower.withdraw(_key(request_id))
+        newcomers = self._census.started_for(request_id)
+        self._withdraw([each for each in newcomers if not self._census.is_member(each)])
 
     def tidy(self) -> None:
         """Who is in no generation any more need not be reported to the next leader."""
@@ -51,3 +55,7 @@ class Departures:
         for worker in workers:
             self._told.discard(worker)
             self._follower.withdraw(f"gone-{worker}")
+
+
+def _key(request_id: str) -> str:
+    return f"withdraw-{request_id}"

@@ -7,6 +7,7 @@ everything; what the launcher has to say goes to launcher.log in it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -48,14 +49,19 @@ def start(spec: JobSpec) -> str:
 
 
 def _fresh(description: bytes) -> tuple[bytes, bytes]:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "edl.launch.detached"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    return child.communicate(description)
+    command = [sys.executable, "-m", "edl.launch.detached"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    ) as child:
+        try:
+            return child.communicate(description)
+        except KeyboardInterrupt:
+            # Nobody knows the job's name yet who could stop it. The launcher may be the child's
+            # child by now, but it is in its group.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
+            raise
 
 
 def _forked(description: bytes, template: str) -> tuple[bytes, bytes]:
@@ -116,7 +122,8 @@ def main() -> int:
     if os.fork():
         os._exit(0)
     try:
-        launcher = LocalLauncher(JobSpec(**{**fields, "args": tuple(fields["args"])}))
+        lists = {name: tuple(fields[name]) for name in ("args", "preload")}
+        launcher = LocalLauncher(JobSpec(**{**fields, **lists}))
     except EdlError as error:
         _answer({"error": str(error), "kind": type(error).__name__})
         return 1

@@ -10,7 +10,13 @@ from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder
 from edl.protocol.messages import Joiner
 
-__all__ = ["KEEP_MEMORY", "checkpoint_environment", "checkpoint_place", "worker_environment"]
+__all__ = [
+    "KEEP_MEMORY",
+    "checkpoint_environment",
+    "checkpoint_place",
+    "template_environment",
+    "worker_environment",
+]
 
 
 def checkpoint_place(spec: JobSpec) -> str:
@@ -60,9 +66,8 @@ def worker_environment(
     device: str | None,
 ) -> dict[str, str]:
     """`together`: how many workers will share this machine's cores."""
-    cores = len(os.sched_getaffinity(0))
     environment = {
-        "OMP_NUM_THREADS": str(max(1, cores // max(1, together))),
+        "OMP_NUM_THREADS": str(threads_each(together)),
         **(KEEP_MEMORY if device is None and not any(map(_of_malloc, base)) else {}),
         **base,
         **settings.to_environment(),
@@ -80,6 +85,23 @@ def worker_environment(
     if device is not None:
         environment["CUDA_VISIBLE_DEVICES"] = device
     return environment
+
+
+def template_environment(base: Mapping[str, str], *, gpus: bool, together: int) -> dict[str, str]:
+    """What workers cannot be given once they are forked, for it is read when a program begins."""
+    return {
+        **({} if gpus or any(map(_of_malloc, base)) else KEEP_MEMORY),
+        "PYTHONUNBUFFERED": "1",
+        # A module that asks whether there is a GPU must not open it before the fork.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "OMP_NUM_THREADS": str(threads_each(together)),
+        **base,
+    }
+
+
+def threads_each(together: int) -> int:
+    """How many of this machine's cores each of so many workers has."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, together))
 
 
 def _of_malloc(name: str) -> bool:

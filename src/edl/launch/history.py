@@ -39,7 +39,9 @@ class History:
             # A full disk must not end a job that trains.
             log.error("launch.event lost seq=%d why=%r", event.seq, str(error))
 
-    def note(self, what: str, *, step: int, **fields: str | int | float) -> None:
+    def note(
+        self, what: str, request_id: str = "", /, *, step: int, **fields: str | int | float
+    ) -> None:
         """Something that no leader tells."""
         generation = self._last.generation if self._last else 0
         log.info("%s step=%d %s", what, step, " ".join(f"{k}={v!r}" for k, v in fields.items()))
@@ -47,7 +49,7 @@ class History:
             Happened(
                 seq=0,
                 what=what,
-                request_id="",
+                request_id=request_id,
                 generation=generation,
                 step=step,
                 fields=fields,

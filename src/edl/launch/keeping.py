@@ -1,7 +1,8 @@
 """`edl run --keep N`: a new worker for each one that was lost, while there are fewer than N.
 
 `Keeping` is pure and says when to ask for how many; `Replacer` asks, as any other requester would:
-slots of the launcher, a scale-out of the leader. Holds: one request at a time; a worker that was
+slots of the launcher, a scale-out of the leader. Workers that are too slow are replaced through it
+too (`swapping.py`). Holds: one request at a time; a worker that was
 told to leave is not replaced; replacements that keep crashing come later and later, and at once
 again when one has lasted.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from edl.launch.messages import Release, Reserve, Reserved
 from edl.launch.service import LaunchService
+from edl.launch.swapping import Swaps
 from edl.protocol import messages as m
 from edl.types import WorkerId
 
@@ -84,7 +86,8 @@ class Keeping:
 
 
 class Replacer:
-    """`tell` says something to the leader until it is withdrawn; `say` reaches the user."""
+    """`tell` says something to the leader until it is withdrawn; `say` reaches the user, and `note`
+    adds to the history."""
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class Replacer:
         tell: Callable[[str, m.Message], None],
         withdraw: Callable[[str], None],
         say: Callable[[str], None],
+        note: Callable[..., None],
     ) -> None:
         self._keeping = keeping
         self._service = service
@@ -102,6 +106,10 @@ class Replacer:
         self._say = say
         self._number = 0
         self._open = ""
+        self._swaps = Swaps(service, tell=tell, withdraw=withdraw, note=note)
+
+    def on_event(self, event: m.Happened) -> None:
+        self._swaps.on_event(event)
 
     def on_lost(self, worker: WorkerId, now: float) -> None:
         self._keeping.on_lost(worker, now)
@@ -111,12 +119,14 @@ class Replacer:
         return self._keeping.lost
 
     def on_tick(self, members: int, now: float) -> None:
+        self._swaps.on_tick(now)
         count = self._keeping.wanted(members, now)
         if not count:
             return
         self._number += 1
         self._open = f"keep-{self._number}"
-        answer = self._service.reserve(Reserve(request_id=self._open, count=count, gpus=()), now)
+        wish = Reserve(request_id=self._open, count=count, gpus=(), for_s=0.0)
+        answer = self._service.reserve(wish, now)
         if isinstance(answer, Reserved):
             self._tell(self._open, m.ScaleOut(request_id=self._open, joiners=answer.joiners))
         else:
@@ -124,6 +134,7 @@ class Replacer:
 
     def on_answer(self, message: object, now: float) -> None:
         """The leader's word on a request of ours."""
+        self._swaps.on_answer(message, now)
         if getattr(message, "request_id", "") != self._open or not self._open:
             return
         match message:
@@ -139,6 +150,7 @@ class Replacer:
 
     def restart(self) -> None:
         self._settle()
+        self._swaps.restart()
         self._keeping.restart()
 
     def _failed(self, reason: str, now: float) -> None:

@@ -30,12 +30,12 @@ from edl.launch.ending import Ending
 from edl.launch.follow import Follower
 from edl.launch.history import History
 from edl.launch.jobs import JobFolder, Result
-from edl.launch.keeping import Keeping, Replacer
 from edl.launch.processes import how_it_ended
 from edl.launch.restarts import Again, Restarts
-from edl.launch.seen import EVERY_S, Seen
+from edl.launch.seen import Lookout, Seen
 from edl.launch.service import LaunchService
 from edl.launch.slots import SlotBook
+from edl.launch.wishes import Wishes, workers_in
 from edl.protocol.conductor import GENERATION_KEY
 from edl.protocol.election import LEADER_KEY
 from edl.protocol.leader import STATE_KEY
@@ -96,22 +96,23 @@ class Life:
         self._dismissal = Dismissal(hub, processes, folder, lambda: self.result is not None)
         self._began = time.monotonic()
         self.status: Status | None = None
-        self._seen, self._see_at = Seen(), 0.0
+        self._lookout = Lookout(folder)
         self.result: Result | None = None
         self.over_event = threading.Event()
-        self._replacer = Replacer(
-            Keeping(spec.keep),
-            self.service,
-            tell=lambda key, message: self.follower.tell(key, message),
-            withdraw=lambda key: self.follower.withdraw(key),
-            say=self.history.say,
+        self._wishes = Wishes(
+            spec=spec,
+            allowance_s=settings.switch_allowance_s,
+            folder=folder,
+            service=self.service,
+            history=self.history,
+            give_up=partial(self.give_up, why="its time is over before it has joined"),
         )
         self._census = Census(())
         self._new_run(spec.founders(slots.gpus))
 
-    def _new_run(self, count: int) -> None:
+    def _new_run(self, count: int, before: Iterable[WorkerId] = ()) -> None:
         """Refused if there are not enough slots."""
-        self.founders = self.service.found(count)
+        self.founders = self.service.found(count, before)
         self.run = secrets.token_hex(4)
         self._census = Census((j.worker for j in self.founders), records=self._census.records)
         self._ending = Ending(self._folder, self._census)
@@ -119,10 +120,10 @@ class Life:
             self._hub,
             on_event=self._on_event,
             on_status=self._on_status,
-            on_answer=lambda answer: self._replacer.on_answer(answer, time.monotonic()),
+            on_answer=lambda answer: self._wishes.on_answer(answer, time.monotonic()),
         )
         self._departures = Departures(self.follower, self._census)
-        self._replacer.restart()
+        self._wishes.restart(self.follower, self.founders)
 
     def close(self) -> None:
         self.history.close()
@@ -149,11 +150,11 @@ class Life:
         )
         for worker in started:
             self._census.on_started(worker, request_id)
+            self._wishes.on_started([worker], request_id)
 
-    def give_up(self, request_id: str) -> None:
-        """The leader decides: it undoes the adjustment, unless the switch has happened."""
-        for worker in self._census.of_request(request_id):
-            self._departures.tell(worker, request_id, "its requester gave up")
+    def give_up(self, request_id: str, why: str = "its requester gave up") -> None:
+        """The leader decides: it undoes the adjustment, unless the switch has begun."""
+        self._departures.withdrawn(request_id, why)
 
     def alive(self) -> tuple[WorkerId, ...]:
         return self._processes.alive()
@@ -164,6 +165,8 @@ class Life:
     # -- the launcher's callbacks ----------------------------------------------------------
 
     def begin(self) -> None:
+        if self._ending.stopping:  # before there was anybody to tell it to
+            return self._conclude(self._result())
         self._folder.write_run(self.run)
         self._begin_run(self.run)
         try:
@@ -231,7 +234,7 @@ class Life:
             self.history.note(what, step=step, **fields)
         self._departures.tidy()
         if self._census.founded and not self.over():
-            self._replacer.on_tick(self._census.working(), now)
+            self._wishes.on_tick(self._census, self._processes.alive(), now)
         self._notice_expelled(now)
         if self._census.over:
             self._dismiss([*self._census.pending(), *self._census.expelled()])
@@ -274,7 +277,7 @@ class Life:
         self.history.note("process.ended", step=self._census.step, **told)
         reason = self._ending.lose(judged)
         if not self._departures.was_expelled(worker):
-            self._replacer.on_lost(worker, time.monotonic())
+            self._wishes.on_lost(worker, time.monotonic())
         if reason:
             self.history.say(f"{reason}: the job ends")
             self._end_all()
@@ -284,7 +287,7 @@ class Life:
     def _notice_expelled(self, now: float) -> None:
         """One that is frozen is lost too, and cannot go by itself: it has its time, as leavers."""
         for worker in self._departures.newly_expelled():
-            self._replacer.on_lost(worker, now)
+            self._wishes.on_lost(worker, now)
             log.warning("launch.expelled worker=%s", worker)
             allowance_s = self._settings.leave_allowance_s
             self._hub.call_later(allowance_s, partial(self._dismiss, [worker]))
@@ -294,29 +297,26 @@ class Life:
     def _on_status(self, status: Status) -> None:
         self.status = status
         self._census.on_status(status)
-        if status.generation and time.monotonic() >= self._see_at:
-            self._see(Seen.of(status, restarts=self._restarts.count))
-
-    def _see(self, seen: Seen) -> None:
-        self._seen, self._see_at = seen, time.monotonic() + EVERY_S
-        try:
-            seen.write(self._folder)
-        except OSError as error:
-            log.error("launch.seen not written why=%r", str(error))
+        self._wishes.on_status(status)
+        self._lookout.glance(status, restarts=self._restarts.count, now=time.monotonic())
 
     def _on_event(self, event: Happened) -> None:
         self._census.on_event(event)
         self.history.add(event)
+        self._wishes.on_event(event)
         if event.what == "adjust.complete":
-            leavers = [WorkerId(w) for w in str(event.fields.get("left", "")).split(",") if w]
+            self._wishes.on_complete(event, time.monotonic())
+            leavers = workers_in(event, "left")
             allowance_s = self._settings.leave_allowance_s
             self._hub.call_later(allowance_s, partial(self._dismiss, leavers))
         if event.what == "adjust.undone":
             pending = self._census.of_request(event.request_id)
-            self._hub.call_later(UNDONE_S, partial(self._dismiss, pending))
+            # Those that were lent a time need theirs to have ended by then.
+            lent = self.service.lent_until(event.request_id) is not None
+            self._hub.call_later(0.0 if lent else UNDONE_S, partial(self._dismiss, pending))
         if event.what in ("adjust.complete", "adjust.undone"):
             # The adjustment is settled, so nobody needs to hear again whose process ended.
-            self._departures.settled(self._census.started_for(event.request_id))
+            self._departures.settled(event.request_id)
 
     # -- ending ----------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class Life:
         self._due = time.monotonic() + again.pause_s
         self.follower.close()
         self.status = None
-        self._see(replace(self._seen, step=result.steps, restarts=again.number))
+        self._lookout.see(replace(self._lookout.last, step=result.steps, restarts=again.number))
         last = self._ending.last_failure()
         why = f"{result.why} (the last was {last.worker}: {last.reason})" if last else result.why
         self.history.note(
@@ -390,9 +390,11 @@ class Life:
         """With as many workers as the last generation had, and those that were being replaced."""
         self._due = None
         self.service.forget()
-        count = max(self._census.size, self._spec.min_workers, self._replacer.lost)
+        size = self._census.size - self._wishes.over(time.monotonic())
+        count = max(size, self._spec.min_workers, self._wishes.lost)
+        before = self._wishes.in_order(self._census.members())
         try:
-            self._new_run(min(count, self._spec.max_workers or count))
+            self._new_run(min(count, self._spec.max_workers or count), before)
         except Refused as error:
             self._ending.fail_without_worker(f"the job could not be started again: {error}")
             self._conclude(self._result())
@@ -403,8 +405,9 @@ class Life:
         self._due = None
         self.result = result
         told = self.status if self.status and self.status.generation else None
-        last = Seen.of(told, restarts=result.restarts) if told else self._seen
-        self._see(replace(last, step=max(last.step, result.steps), workers=self._census.size))
+        last = Seen.of(told, restarts=result.restarts) if told else self._lookout.last
+        step = max(last.step, result.steps)
+        self._lookout.see(replace(last, step=step, workers=self._census.size))
         try:
             self._folder.write_result(result)
         except OSError as error:

@@ -19,7 +19,7 @@ from edl.config import Settings
 from edl.errors import StoreError, UsageError
 from edl.launch.base import JobSpec
 from edl.launch.checkpoints import own
-from edl.launch.environment import checkpoint_place
+from edl.launch.environment import checkpoint_place, template_environment
 from edl.launch.jobs import Claim, JobFolder, JobInfo, Result, claim
 from edl.launch.keys import Keys
 from edl.launch.life import Life
@@ -27,7 +27,7 @@ from edl.launch.messages import port_codec
 from edl.launch.processes import LocalProcesses
 from edl.launch.slots import SlotBook, find_gpus, gpus_from_text
 from edl.launch.template import preloaded
-from edl.launch.warm import WarmProcesses, fork_template
+from edl.launch.warm import WarmProcesses, fork_template, start_template
 from edl.protocol.messages import Happened, Status
 from edl.store.service import EmbeddedService
 from edl.store.url import without_password
@@ -56,6 +56,8 @@ class LocalLauncher:
         )
         if spec.grace_s:
             self._settings = replace(self._settings, grace_s=spec.grace_s)
+        if spec.stragglers:
+            self._settings = replace(self._settings, stragglers=spec.stragglers)
         self._slots = SlotBook(_devices(spec), limit=spec.slots, oversubscribe=spec.oversubscribe)
         self._slots.check_room(spec.founders(self._slots.gpus))
         self._tls = Tls.from_environment({**os.environ, **spec.env})
@@ -121,9 +123,24 @@ class LocalLauncher:
 
     def _new_processes(self) -> LocalProcesses:
         command = [self._spec.script, *self._spec.args]
-        if not preloaded():
+        spec = self._spec
+        if preloaded():
+            template = fork_template(spec.preload, spares=spec.warm)
+        elif spec.warm:
+            template = start_template(
+                self.folder,
+                environment=template_environment(
+                    {**os.environ, **spec.env},
+                    gpus=bool(self._slots.gpus),
+                    together=spec.founders(self._slots.gpus),
+                ),
+                modules=spec.preload,
+                beside=os.path.dirname(os.path.realpath(spec.script)),
+                spares=spec.warm,
+            )
+        else:
             return LocalProcesses(self.folder, command)
-        return WarmProcesses(self.folder, command, template=fork_template())
+        return WarmProcesses(self.folder, command, template=template)
 
     def _new_hub(self) -> Hub:
         hub = Hub(

@@ -36,6 +36,7 @@ class Reserve:
     request_id: str
     count: int
     gpus: tuple[Gpu, ...]
+    for_s: float  # so long from now their processes have ended again; 0: they stay for good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,15 @@ launcher that was killed leaves its last one.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 
 from edl.launch.jobs import JobFolder, Result, write_json
 from edl.protocol.messages import Status
 
-__all__ = ["Seen", "bare_status", "last_status"]
+__all__ = ["Lookout", "Seen", "bare_status", "last_status"]
+
+log = logging.getLogger("edl.launch")
 
 # To write it more often would tell little more.
 EVERY_S = 2.0
@@ -54,6 +57,28 @@ class Seen:
         write_json(folder.path / "seen.json", asdict(self))
 
 
+class Lookout:
+    """Writes what is seen. `now` is monotonic seconds."""
+
+    def __init__(self, folder: JobFolder) -> None:
+        self.last = Seen()
+        self._folder = folder
+        self._next = 0.0
+
+    def glance(self, status: Status, *, restarts: int, now: float) -> None:
+        """Now and then only."""
+        if status.generation and now >= self._next:
+            self._next = now + EVERY_S
+            self.see(Seen.of(status, restarts=restarts))
+
+    def see(self, seen: Seen) -> None:
+        self.last = seen
+        try:
+            seen.write(self._folder)
+        except OSError as error:
+            log.error("launch.seen not written why=%r", str(error))
+
+
 def last_status(folder: JobFolder, result: Result | None) -> Status:
     """Of a job that is over; without a result its launcher was killed."""
     seen = Seen.read(folder)
@@ -84,4 +109,6 @@ def bare_status(
         adjustment=None,
         report={},
         adjustments=adjustments,
+        trained_s=0.0,
+        trained_samples=0,
     )

@@ -2,6 +2,7 @@
 
 Runs in the hub's thread. Owns: reservations and who waits for what. Holds: the same request id
 gets the same answer; a reservation that nobody starts lapses; a worker's id is never used again.
+A request for a time has it from when it was first heard of, however often it is repeated.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ class LaunchService:
         self._send = send
         self._next_worker = 0
         self._reservations: dict[str, _Reservation] = {}
+        self._seats: dict[WorkerId, Gpu] = {}  # of all that there ever were
+        self._until: dict[str, float] = {}  # when the workers of a request must have ended
+        # How long it takes them to leave. Whoever follows the job's steps knows better.
+        self.lead_s = 0.0
         self._waiting: list[_Waiting] = []
         self._enders: list[tuple[Peer, str]] = []
 
@@ -113,8 +118,9 @@ class LaunchService:
         self._enders = [each for each in self._enders if each[0] is not peer]
 
     def on_tick(self, now: float) -> None:
-        for reservation in self._reservations.values():
-            if not reservation.started and now > reservation.lapses:
+        for request_id, reservation in self._reservations.items():
+            lapses = min(reservation.lapses, self._until.get(request_id, reservation.lapses))
+            if not reservation.started and now > lapses:
                 self._let_go(reservation)
         self._answer_waiting(now)
 
@@ -133,9 +139,17 @@ class LaunchService:
             self._send(peer, Finished(request_id=request_id, reason=reason))
         self._enders.clear()
 
-    def found(self, count: int) -> tuple[Joiner, ...]:
-        """Ids and slots of the founders; Refused if there are not enough slots."""
-        return self._take_new(count, ())
+    def lent_until(self, request_id: str) -> float | None:
+        """When the workers of this request must have ended; None: never."""
+        return self._until.get(request_id)
+
+    def found(self, count: int, before: Iterable[WorkerId] = ()) -> tuple[Joiner, ...]:
+        """Ids and slots of the founders; Refused if there are not enough slots.
+
+        `before`: the members of a job that begins again, whose slots are taken in that order.
+        """
+        seats = [self._seats[worker] for worker in before if worker in self._seats][:count]
+        return self._take_new(count, seats if len(seats) == count else ())
 
     # -- one function per request ----------------------------------------------------------
 
@@ -147,6 +161,9 @@ class LaunchService:
         if away:
             return Retry(request_id=request_id, reason=away, after_s=AWAY_S)
         known = self._reservations.get(request_id)
+        short = "" if known is not None and known.started else self._too_short(message, now)
+        if short:
+            return Refusal(request_id=request_id, reason=short)
         if known is not None and (known.held or known.started):
             known.lapses = now + LAPSE_S
             return Reserved(request_id=request_id, joiners=known.joiners)
@@ -192,6 +209,18 @@ class LaunchService:
         else:
             self._let_go(reservation)
 
+    def _too_short(self, message: Reserve, now: float) -> str:
+        """Why the workers could be of no use in their time; empty if they could."""
+        if message.for_s <= 0:
+            return ""
+        until = self._until.setdefault(message.request_id, now + message.for_s)
+        if until - self.lead_s > now:
+            return ""
+        return (
+            f"{max(0.0, until - now):.1f} s of the {message.for_s:g} s are left, and leaving alone "
+            f"takes about {self.lead_s:.1f} s in this job; ask for a longer time"
+        )
+
     # -- small things ----------------------------------------------------------------------
 
     def _take_new(self, count: int, gpus: Iterable[Gpu]) -> tuple[Joiner, ...]:
@@ -203,6 +232,7 @@ class LaunchService:
 
     def _take(self, ids: list[WorkerId], gpus: Iterable[Gpu]) -> tuple[Joiner, ...]:
         taken = self._slots.take(ids, gpus)
+        self._seats |= taken
         return tuple(Joiner(worker=worker, slot=slot) for worker, slot in taken.items())
 
     def _let_go(self, reservation: _Reservation) -> None:

@@ -1,30 +1,39 @@
 """Worker processes that are forked off a template instead of being started from nothing.
 
+`edl run --warm N` has a template of the job's own, which keeps N workers forked and waiting; a
+launcher that was itself forked off a template forks another for its workers.
+
 Owns: the connection to this job's template. Holds: a worker is its launcher's child however it
-was made, so its end is noticed and it dies with its launcher in the same way; when the template is
-gone, workers are started as usual.
+was made, so its end is noticed and it dies with its launcher in the same way; the template and its
+spares end with the launcher, however it ends; when the template is gone, workers are started as
+usual.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import logging
 import os
+import signal
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 
 from edl.errors import PeerError
 from edl.launch.jobs import JobFolder
 from edl.launch.processes import LocalProcesses
-from edl.launch.template import Request, Template, ask
+from edl.launch.template import Request, Template, ask, await_ready, preload
 from edl.runtime.lifeline import die_with_parent
 
-__all__ = ["WarmProcesses", "fork_template"]
+__all__ = ["WarmProcesses", "fork_template", "start_template"]
 
 log = logging.getLogger("edl.launch")
 
 PR_SET_CHILD_SUBREAPER = 36
+# What PyTorch's first step would load, for jobs that have PyTorch at hand.
+REHEARSALS = {"torch": "edl.torch.rehearsal"}
 
 
 class WarmProcesses(LocalProcesses):
@@ -67,13 +76,57 @@ class WarmProcesses(LocalProcesses):
                 os.waitpid(found.si_pid, 0)
 
 
-def fork_template() -> socket.socket:
-    """Make a template of this process, which has one thread; returns the connection to it."""
+def start_template(
+    folder: JobFolder,
+    *,
+    environment: Mapping[str, str],
+    modules: Sequence[str],
+    beside: str,
+    spares: int,
+) -> socket.socket:
+    """Start one, and wait until it has imported everything; returns the connection to it.
+
+    `beside`: the script's folder, where modules are looked for first. UsageError names a module
+    that cannot be imported.
+    """
+    _take_orphans_in()
     ours, theirs = socket.socketpair()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")
+    names = [name for needs, name in REHEARSALS.items() if importlib.util.find_spec(needs)]
+    command = [sys.executable, "-m", "edl.launch.template", "--connection", str(theirs.fileno())]
+    command += ["--folder", beside, "--spares", str(spares)]
+    command += [f"--preload={name}" for name in [*modules, *names]]
+    theirs.set_inheritable(True)
+    with open(folder.path / "template.log", "ab") as output:
+        template = os.posix_spawn(
+            command[0],
+            command,
+            {**environment, "EDL_LAUNCHER_PID": str(os.getpid())},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
+                (os.POSIX_SPAWN_DUP2, output.fileno(), 2),
+            ],
+            setsid=True,
+            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+        )
+    theirs.close()
+    try:
+        await_ready(ours)
+    except BaseException:
+        ours.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(template, signal.SIGKILL)
+        os.waitpid(template, 0)
+        raise
+    return ours
+
+
+def fork_template(modules: Sequence[str] = (), *, spares: int = 0) -> socket.socket:
+    """Make a template of this process, which has one thread; returns the connection to it."""
+    if modules:
+        preload(modules)
+    ours, theirs = socket.socketpair()
+    _take_orphans_in()
     launcher = os.getpid()
     if os.fork():
         theirs.close()
@@ -85,5 +138,12 @@ def fork_template() -> socket.socket:
     for stream in range(3):
         os.dup2(nothing, stream)
     os.close(nothing)
-    Template([theirs]).serve()
+    Template([theirs], spares=spares).serve()
     os._exit(0)
+
+
+def _take_orphans_in() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")

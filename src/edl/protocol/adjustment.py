@@ -47,6 +47,10 @@ class Adjustment:
     leavers: tuple[WorkerId, ...]
     opened: float
     settings: Settings
+    # Of a migration that takes everybody away: who leaves after the newcomers' first step, and,
+    # once that is done, who came with it.
+    moving: tuple[WorkerId, ...] = ()
+    joined: tuple[WorkerId, ...] = ()
     phase: Phase = Phase.GATHERING
     deadline: float = 0.0
     arrived: dict[WorkerId, Member] = field(default_factory=dict)
@@ -137,6 +141,28 @@ class Adjustment:
         self.stop_s = max(self.stop_s, said.stop_s)
         return self.phase is Phase.SWITCHING and not self.waiting
 
+    def drop(self, why: str) -> None:
+        """A failure came between: what is made of the survivors takes its place."""
+        self.why = self.why or why
+        self.dropped = True
+
+    def second_half(self, leavers: tuple[WorkerId, ...]) -> Adjustment:
+        """The same request once its newcomers are in: now those who stayed for them leave."""
+        return Adjustment(
+            request_id=self.request_id,
+            kind=self.kind,
+            expected={},
+            leavers=leavers,
+            opened=self.opened,
+            settings=self.settings,
+            joined=self.joined or tuple(sorted(self.expected)),
+            transfer_bytes=self.transfer_bytes,
+            process_start_s=self.process_start_s,
+            context_s=self.context_s,
+            transfer_s=self.transfer_s,
+            stop_s=self.stop_s,
+        )
+
     # -- telling ---------------------------------------------------------------------------
 
     def overdue(self, now: float) -> str | None:
@@ -160,12 +186,13 @@ class Adjustment:
 
     def deed(self) -> Deed:
         """The adjustment as the store's record carries it."""
-        given_up = self.dropped or self.phase is Phase.RESTORING
+        # A second half is not given up: it is tried again, by whoever leads.
+        given_up = (self.dropped or self.phase is Phase.RESTORING) and not self.joined
         return Deed(
             request_id=self.request_id,
             kind=self.kind,
-            joined=tuple(sorted(self.expected)),
-            left=self.leavers,
+            joined=self.joined or tuple(sorted(self.expected)),
+            left=(*self.leavers, *self.moving),
             generation=self.generation.number if self.generation else 0,
             size=self.generation.size if self.generation else 0,
             undone=self.why if given_up else "",
@@ -177,8 +204,23 @@ class Adjustment:
             kind=self.kind,
             phase=self.phase.value,
             age_s=now - self.opened,
-            workers=(*sorted(self.expected), *self.leavers),
+            workers=(*sorted(self.expected), *self.leavers, *self.moving),
+            detail=self._detail(),
         )
+
+    def _detail(self) -> str:
+        """Whom or what it waits for."""
+        if self.phase is Phase.GATHERING:
+            absent = sorted(self.expected.keys() - self.arrived.keys())
+            loading = sorted(self.arrived.keys() - self.ready)
+            told = [f"{', '.join(absent)} to start"] if absent else []
+            told += [f"{', '.join(loading)} to load model and data"] if loading else []
+            return "; ".join(told)
+        if self.phase is Phase.ANNOUNCED:
+            return f"at step {self.step}"
+        if self.phase in (Phase.BUILDING, Phase.SWITCHING):
+            return ", ".join(sorted(self.waiting))
+        return ""
 
     def summary(self, record: AdjustmentRecord) -> dict[str, str | int | float]:
         """The finished adjustment as the fields of one event."""
@@ -211,8 +253,8 @@ class Adjustment:
         return AdjustmentRecord(
             request_id=self.request_id,
             kind=self.kind,
-            joined=tuple(sorted(self.expected)),
-            left=self.leavers,
+            joined=self.joined or tuple(sorted(self.expected)),
+            left=(*self.leavers, *self.moving),
             generation=self.generation.number,
             step=self.step,
             size=self.generation.size,

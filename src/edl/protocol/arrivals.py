@@ -165,7 +165,7 @@ class Arrivals:
         answer = m.Rejected(request_id=message.request_id, reason=reason, finished=ends)
         return Send(peer=peer, message=answer)
 
-    def on_asked(self, message: m.ScaleOut, now: float) -> list[Effect]:
+    def on_asked(self, message: m.ScaleOut | m.Migrate, now: float) -> list[Effect]:
         """If an adjustment has begun, those of its newcomers that wait already come in.
 
         If not, somebody wants these: whoever was told to retry asks again, and they wait for it.

@@ -17,6 +17,7 @@ from edl.protocol import messages as m
 from edl.protocol.adjustment import Adjustment, Phase
 from edl.protocol.effects import Announce, Effect, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
+from edl.protocol.migration import costly, judged, owed, taken_up
 from edl.protocol.pace import Pace
 from edl.protocol.record import STOP, WITHDRAWN
 from edl.protocol.recorded import Deed, Recorded, write_recorded
@@ -46,6 +47,7 @@ class Conductor:
         self.over = False  # everybody committed the last step
         self.deeds: list[Deed] = []  # of every adjustment that was recorded and is closed
         self.fresh: set[WorkerId] = set()  # newcomers that never committed: no survivors
+        self.weighing = 0  # the change of shares that the records announce; 0: none
         self.asked: Generation | None = None  # what the store is about to record
         self._written = b""
 
@@ -78,6 +80,10 @@ class Conductor:
         leavers: tuple[WorkerId, ...],
         now: float,
     ) -> list[Effect]:
+        assert self.generation is not None
+        size, bearable = self.generation.size, self.settings.migration_growth
+        moving = leavers if joiners and costly(len(leavers), of=size, bearable=bearable) else ()
+        leavers = () if moving else leavers
         self.adjustment = Adjustment(
             request_id=request_id,
             kind=kind,
@@ -85,6 +91,7 @@ class Conductor:
             leavers=leavers,
             opened=now,
             settings=self.settings,
+            moving=moving,
         )
         names = ",".join((*(joiner.worker for joiner in joiners), *leavers))
         return [
@@ -108,6 +115,7 @@ class Conductor:
             number=self.last_number,
             joiners=adjustment.arrived.values(),
             leavers=adjustment.leavers,
+            leaving=adjustment.moving,
             token=self.token,
             request_id=adjustment.request_id,
         )
@@ -152,8 +160,7 @@ class Conductor:
         if adjustment.why:
             # It was given up while the store had it in hand.
             return [*self.restore(), self.word()]
-        step = self.pace.switch_step(self.settings.switch_allowance_s)
-        adjustment.announce(step=step, now=now)
+        adjustment.announce(step=self.pace.switch_step(self.settings), now=now)
         told = self.voice.tell("adjust.announced", adjustment.request_id, at=adjustment.step)
         return [self.word(), *told]
 
@@ -208,13 +215,22 @@ class Conductor:
         """Everybody is in the new generation."""
         adjustment = self.adjustment
         assert adjustment is not None
+        if adjustment.moving and not self.over:
+            return self.second_half(adjustment, now)
         record = adjustment.report(now)
         self.deeds.append(adjustment.deed())
         self.adjustment = None
-        self.voice.chronicle.records.append(record)
-        answer = m.Adjusted(request_id=record.request_id, record=record)
-        told = self.voice.tell("adjust.complete", record.request_id, **adjustment.summary(record))
-        return [*self.voice.final(answer), *told]
+        if adjustment.moving:
+            return []  # the job ended between the halves, as its requester is about to hear
+        return self.voice.complete(record, adjustment.summary(record))
+
+    def second_half(self, half: Adjustment, now: float) -> list[Effect]:
+        """The newcomers of a migration are in; whoever is to leave goes with one more switch."""
+        assert self.generation is not None
+        leavers = self.generation.leaving
+        self.adjustment = half.second_half(leavers)
+        told = self.voice.tell("adjust.moving", half.request_id, workers=",".join(leavers))
+        return [*told, *self.when_gathered(now)]
 
     def undo(self, why: str, now: float) -> list[Effect]:
         """Give the adjustment up. After an announcement the records must confirm it first."""
@@ -234,8 +250,12 @@ class Conductor:
         adjustment = self.adjustment
         assert adjustment is not None
         withdrawn = adjustment.phase is Phase.WITHDRAWING
+        # With the newcomers in, nothing is as it was: the job's end is the only way out.
+        finished = finished or bool(adjustment.joined and self.stopping)
+        if adjustment.joined and not finished and self.generation and self.generation.leaving:
+            return self.second_half(adjustment, now)
         if not finished:
-            self.deeds.append(adjustment.deed())
+            self.deeds.append(replace(adjustment.deed(), undone=adjustment.why))
         self.adjustment = None
         request_id, why = adjustment.request_id, adjustment.why
         number = adjustment.generation.number if adjustment.generation else 0
@@ -276,8 +296,7 @@ class Conductor:
     def drop(self, why: str) -> None:
         """Give the adjustment up together with the generation that is about to be replaced."""
         if self.adjustment is not None:
-            self.adjustment.why = self.adjustment.why or why
-            self.adjustment.dropped = True
+            self.adjustment.drop(why)
 
     def strangers(self) -> set[WorkerId]:
         """Members of the last recorded generation that cannot be counted as survivors."""
@@ -312,9 +331,31 @@ class Conductor:
         """The survivors' generation is in the store."""
         self.enter(target)
         self.fresh = set()
+        adjustment = self.adjustment
+        self.deeds = judged(target, self.deeds)
+        open_deed = owed(target, self.deeds)
+        if open_deed is not None and adjustment is None:
+            self.deeds.remove(open_deed)
+            adjustment = self.adjustment = taken_up(open_deed, target, self.settings, now)
+            adjustment.drop("a worker was lost meanwhile")
         self.voice.requests.remember(self.deeds)
-        dropped = self.adjustment is not None and self.adjustment.dropped
-        return self.undone(now) if dropped else []
+        if adjustment is None or not adjustment.dropped:
+            return []
+        if not adjustment.joined or self.stopping:
+            return self.undone(now)
+        return self._go_on(adjustment, target, now)
+
+    def _go_on(self, half: Adjustment, target: Generation, now: float) -> list[Effect]:
+        """The second half of a migration after a failure, if that has left it anything to do."""
+        if target.leaving:
+            # Drawn with the next tick: the survivors must hear of their own generation first.
+            self.adjustment = half.second_half(target.leaving)
+            names = ",".join(target.leaving)
+            return self.voice.tell("adjust.moving", half.request_id, workers=names)
+        if any(worker in target for worker in half.leavers):
+            return self.undone(now)
+        half.generation, half.step = target, self.pace.step
+        return self.completed(now)
 
     def awaits(self, worker: WorkerId) -> bool:
         """Whether the switch has happened, but not yet on this worker as far as is known."""
@@ -324,7 +365,7 @@ class Conductor:
 
     def on_tick(self, now: float) -> list[Effect]:
         why = self.adjustment.overdue(now) if self.adjustment else None
-        return self.undo(why, now) if why else []
+        return self.undo(why, now) if why else self.when_gathered(now)
 
     def enter(self, generation: Generation) -> None:
         self.generation = generation
@@ -332,6 +373,9 @@ class Conductor:
 
     def word(self) -> Announce:
         """What the next records must announce, as things stand."""
+        return replace(self._switch_word(), weighing=self.weighing)
+
+    def _switch_word(self) -> Announce:
         adjustment = self.adjustment
         if self.stopping:
             return Announce(generation=STOP, switch_step=self.pace.step + 1, token=self.token)

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edl.protocol.ledger import check_same_data
+from edl.protocol.ledger import check_same_data, weights_in
 from edl.protocol.permutation import Permutation
 from edl.protocol.shards import Piece, ShardLedger, ShardPart, Table, amount, cut
-from edl.protocol.topology import split
+from edl.protocol.topology import FULL, split
 from edl.types import WorkerId
 
 __all__ = ["DrawnLedger"]
@@ -71,7 +71,7 @@ class DrawnLedger(ShardLedger):
         """Everyone who carries a share has what it takes, as far as anything is free."""
         deal = _Deal(self, carriers)
         fair = -(-deal.free // len(carriers))
-        shares = split(self.step_size(), len(carriers))
+        shares = self.parts(carriers)
         for worker, share in zip(carriers, shares, strict=True):
             if not self.counted:
                 need = share
@@ -85,7 +85,7 @@ class DrawnLedger(ShardLedger):
     def shares(self, carriers: Sequence[WorkerId]) -> dict[WorkerId, int]:
         """Even shares of the next step; what one has not in its queue, the others make up for."""
         has = {worker: amount(self.queue_of(worker)) for worker in carriers}
-        found = dict(zip(carriers, split(self.step_size(), len(carriers)), strict=True))
+        found = dict(zip(carriers, self.parts(carriers), strict=True))
         while True:
             lacking = sum(max(0, found[worker] - has[worker]) for worker in carriers)
             found = {worker: min(found[worker], has[worker]) for worker in carriers}
@@ -161,9 +161,9 @@ class DrawnLedger(ShardLedger):
             # One each in turn, so that whoever wants many leaves some to the others.
             for worker in [worker for worker in workers if wanted.get(worker, 0) > number]:
                 # Near the end nobody gets more than its next step needs.
-                if deal.limit() < enough:
-                    return deal.ledger()
-                deal.give(worker, deal.limit())
+                limit = deal.limit(worker)
+                if limit >= enough:
+                    deal.give(worker, limit)
         return deal.ledger()
 
     # -- as plain values -------------------------------------------------------------------
@@ -198,6 +198,7 @@ class DrawnLedger(ShardLedger):
                 (WorkerId(worker), tuple(Piece(*piece) for piece in queue))
                 for worker, queue in values["queues"]
             ),
+            weights=weights_in(values),
             ahead=values["ahead"],
             usual=values["usual"],
         )
@@ -211,20 +212,24 @@ class _Deal:
         self._queues = {worker: list(queue) for worker, queue in ledger.queues}
         for worker in workers:
             self._queues.setdefault(worker, [])
+        self._weights = dict(ledger.weights)
         self._returned = list(ledger.returned)
         self._handed = ledger.handed
         self._untouched = ledger.untouched
         self._order: Permutation | range | None = None
         self.free = ledger.free()
 
-    def limit(self) -> int:
-        """The most that one worker is given at a time: half of an even share of what is free."""
-        return self.free // (2 * len(self._queues))
+    def limit(self, worker: WorkerId) -> int:
+        """The most that one worker is given at a time: half of its share of what is free."""
+        if not self._weights:
+            return self.free // (2 * len(self._queues))
+        whole = sum(self._weights.get(other, FULL) for other in self._queues)
+        return self.free * self._weights.get(worker, FULL) // (2 * whole)
 
     def fill(self, worker: WorkerId, need: int) -> None:
         lacking = need - amount(self._queues[worker])
         while lacking > 0 and self.free:
-            lacking -= self.give(worker, max(lacking, self.limit()))
+            lacking -= self.give(worker, max(lacking, self.limit(worker)))
 
     def give(self, worker: WorkerId, most: int) -> int:
         """The next free range, or the front of it."""

@@ -99,6 +99,7 @@ class Announce:
     generation: int
     switch_step: int
     token: int
+    weighing: int = 0  # and this change of shares, as `record.Weighing` packs it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

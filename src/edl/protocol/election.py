@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 
 from edl.errors import StoreError
+from edl.protocol.effects import StoreSwap
 from edl.types import Address, WorkerId
 
 __all__ = ["LEADER_KEY", "Election", "Known", "read_leader", "write_leader"]
@@ -70,6 +71,13 @@ class Election:
     def vacant(self) -> bool:
         """Nobody holds the key, and this worker may take it."""
         return self.known is None and self.may_lead and not self.contesting
+
+    def contest(self, *, expected: int) -> StoreSwap:
+        """Ask for the key, at the revision that it must still have."""
+        self.contesting = True
+        return StoreSwap(
+            purpose="leader", key=LEADER_KEY, expected=expected, value=self.value(), leased=True
+        )
 
     def swapped(self, *, done: bool, value: bytes | None, revision: int) -> bool:
         """The answer to our contest. True: this worker leads now, with `revision` as token."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from edl.protocol.messages import Message
 from edl.protocol.record import StepRecord
+from edl.types import WorkerId
 
 __all__ = [
     "Broke",
@@ -21,6 +23,7 @@ __all__ = [
     "LeaderSeen",
     "PeerClosed",
     "PeerOpened",
+    "RoundJoined",
     "StateSeen",
     "StepCommitted",
     "Swapped",
@@ -116,6 +119,7 @@ class StepCommitted:
     duration_s: float
     records: tuple[StepRecord, ...]
     report: dict[str, float]
+    weights: Mapping[WorkerId, int] = field(default_factory=dict)  # of those without a full one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +158,13 @@ class Entered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoundJoined:
+    """A newcomer's first round is complete: everybody has moved to its generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobOver:
     """Everybody committed the last step: the closing record says so."""
 
@@ -177,5 +188,6 @@ Event = (
     | Broke
     | GenerationSeen
     | Entered
+    | RoundJoined
     | JobOver
 )

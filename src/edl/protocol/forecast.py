@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from edl.protocol.ledger import Slice
 from edl.protocol.progress import Progress
 from edl.protocol.shards import ShardPart
-from edl.protocol.topology import split
 
 __all__ = ["Forecast", "Foreseen"]
 
@@ -52,7 +51,7 @@ class Forecast:
         if ended or me not in self._generation:
             return None
         carriers = self._generation.carriers(entering=self._entering)
-        shares = split(self._ledger.step_size(), len(carriers))
+        shares = self._ledger.parts(carriers)
         part = self._ledger.slice_of(me, carriers) if me in carriers else None
         mine = part if part is not None and part.count else None
         foreseen = Foreseen(self._step, self._ledger.epoch, mine)

@@ -31,13 +31,16 @@ def reopened(past: Handover, settings: Settings, now: float) -> Adjustment | Non
     record, parts = past.open_switch.record, past.open_switch.record.parts
     generation = past.generation
     slots = {member.worker: member.slot for member in generation.members}
+    # Whoever came with an earlier half of the same request has trained since.
+    new = [worker for worker in record.joined if worker in generation.newcomers]
     adjustment = Adjustment(
         request_id=record.request_id,
         kind=record.kind,
-        expected={worker: slots[worker] for worker in record.joined},
+        expected={worker: slots[worker] for worker in new},
         leavers=record.left,
         opened=now - past.open_switch.age_s,
         settings=settings,
+        joined=() if new else record.joined,
         generation=generation,
         process_start_s=parts.process_start_s,
         context_s=parts.context_s,

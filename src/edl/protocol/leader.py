@@ -18,6 +18,7 @@ from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.founding import Founding
 from edl.protocol.handover import open_switch, reopened
 from edl.protocol.liveness import Liveness
+from edl.protocol.mitigation import Mitigation
 from edl.protocol.reception import Reception
 from edl.protocol.record import STOP
 from edl.protocol.recorded import Recorded, read_recorded
@@ -58,6 +59,9 @@ class Leader:
         )
         self.liveness = Liveness(settings.silence_s)
         self.reception = Reception(
+            settings=settings, conductor=self.conductor, recovery=self.recovery, voice=self.voice
+        )
+        self.mitigation = Mitigation(
             settings=settings, conductor=self.conductor, recovery=self.recovery, voice=self.voice
         )
         self._passed = 0  # the generation whose leader was handed this office
@@ -114,8 +118,11 @@ class Leader:
             case m.ScaleOut():
                 effects = self.reception.on_scale_out(peer, message, now)
                 return [*effects, *self.arrivals.on_asked(message, now)]
-            case m.ScaleIn():
-                return self.reception.on_scale_in(peer, message, now)
+            case m.ScaleIn() | m.Withdraw():
+                return self.reception.on_lessening(peer, message, now)
+            case m.Migrate():
+                effects = self.reception.on_migrate(peer, message, now)
+                return [*effects, *self.arrivals.on_asked(message, now)]
             case m.StopJob():
                 return self.reception.on_stop(peer, message, now)
             case m.AskStatus(request_id=request_id):
@@ -158,7 +165,19 @@ class Leader:
         if message.worker not in generation and self.conductor.current(message.generation):
             self.recovery.keep(message)
             effects = self.conductor.undo(f"{message.worker} broke: {message.why}", now)
+        if self._broke_before(message) and not self.recovery.active:
+            effects += self.recovery.begin(now)
         return effects
+
+    def _broke_before(self, message: m.Stuck) -> bool:
+        """A leaver broke in the generation before, where others may wait for a dead one as well.
+
+        The last leader was a leaver too, and could only carry the switch out.
+        """
+        adjustment = self.conductor.adjustment
+        if adjustment is None or adjustment.phase is not Phase.SWITCHING:
+            return False
+        return bool(adjustment.waiting) and message.worker in adjustment.leavers
 
     def _counts_on(self, worker: WorkerId) -> bool:
         """Whether training cannot go on without this worker, as things stand."""
@@ -327,8 +346,8 @@ class Leader:
 
     def on_step_committed(self, event: StepCommitted, now: float) -> list[Effect]:
         """The leader's own training thread has committed a step."""
-        effects = self.conductor.on_step_committed(event, now)
-        return effects or self._preempted(event, now)
+        effects = self.conductor.on_step_committed(event, now) or self._preempted(event, now)
+        return [*effects, *self.mitigation.on_step_committed(event, now)]
 
     def on_switch_decided(self, number: int, step: int, now: float) -> list[Effect]:
         """The committed records made the switch happen; a leader that leaves hands over."""
@@ -360,13 +379,12 @@ class Leader:
 
     def status(self, request_id: str, now: float) -> m.Status:
         conductor, adjustment = self.conductor, self.conductor.adjustment
-        state = "training" if self.conductor.founded else "starting"
+        state = "training" if conductor.founded else "starting"
         state = "recovering" if self.recovery.active else state
         state = "finished" if self.over else "stopping" if conductor.stopping else state
         arriving: list[Member] = list(adjustment.arrived.values()) if adjustment else []
-        if not self.conductor.founded:
-            arriving += self.founding.arrived.values()
-        return conductor.pace.status(
+        arriving += [] if conductor.founded else self.founding.arrived.values()
+        status = conductor.pace.status(
             request_id=request_id,
             state=state,
             leader=self.me,
@@ -374,7 +392,9 @@ class Leader:
             arriving=arriving,
             adjustment=adjustment.status(now) if adjustment else None,
             adjustments=len(self.voice.chronicle.records),
+            settings=conductor.settings,
         )
+        return self.mitigation.shown(status)
 
     def _preempted(self, event: StepCommitted, now: float) -> list[Effect]:
         """A record may say that its worker was told to go (SIGTERM): scale it in."""

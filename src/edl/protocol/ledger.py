@@ -10,15 +10,17 @@ order does not depend on how many workers there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edl.errors import UsageError
 from edl.protocol.permutation import Permutation
-from edl.protocol.topology import part_of, split
+from edl.protocol.topology import part_of, split_among, weighed
 from edl.types import WorkerId
 
-__all__ = ["MapLedger", "Slice", "check_same_data"]
+__all__ = ["MapLedger", "Slice", "Weights", "check_same_data", "weights_in", "weights_of"]
+
+Weights = tuple[tuple[WorkerId, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,16 @@ class Slice:
     epoch: int
     start: int
     count: int
+
+
+def weights_of(members: Sequence[WorkerId], weights: Weights) -> Weights:
+    """The weights of those that are members."""
+    return tuple(pair for pair in weights if pair[0] in members) if weights else weights
+
+
+def weights_in(values: Mapping[str, Any]) -> Weights:
+    """The weights in a snapshot; older ones have none."""
+    return tuple((WorkerId(worker), int(weight)) for worker, weight in values.get("weights", ()))
 
 
 def check_same_data(
@@ -55,6 +67,7 @@ class MapLedger:
     epochs: int  # 0: not limited by the ledger
     epoch: int = 0
     position: int = 0
+    weights: Weights = ()  # of those that carry less than a full share
 
     def usable(self) -> int:
         """How many samples of an epoch are used at all."""
@@ -74,13 +87,23 @@ class MapLedger:
     def job_over(self) -> bool:
         return bool(self.epochs) and self.epoch >= self.epochs
 
+    def parts(self, carriers: Sequence[WorkerId]) -> tuple[int, ...]:
+        """How many samples of the next step each carrier uses."""
+        return split_among(self.step_size(), carriers, self.weights)
+
     def shares(self, carriers: Sequence[WorkerId]) -> dict[WorkerId, int]:
-        """How many samples each carrier uses in the next step."""
-        return dict(zip(carriers, split(self.step_size(), len(carriers)), strict=True))
+        """The same, by name."""
+        return dict(zip(carriers, self.parts(carriers), strict=True))
 
     def slice_of(self, worker: WorkerId, carriers: Sequence[WorkerId]) -> Slice:
         """Where a carrier's samples of the next step lie."""
-        before, count = part_of(self.step_size(), len(carriers), carriers.index(worker))
+        rank = carriers.index(worker)
+        if self.weights:
+            parts = self.parts(carriers)
+            before, count = sum(parts[:rank]), parts[rank]
+        else:
+            # Without listing the others: there may be a thousand.
+            before, count = part_of(self.step_size(), len(carriers), rank)
         return Slice(epoch=self.epoch, start=self.position + before, count=count)
 
     def order(self, epoch: int) -> Permutation | range:
@@ -105,8 +128,13 @@ class MapLedger:
         return self._at(self.epoch, self.position + total)
 
     def entered(self, members: Sequence[WorkerId]) -> MapLedger:
-        """Another membership changes nothing here: shares are drawn anew at every step."""
-        return self
+        """Shares are drawn anew at every step; only a leaver's weight is forgotten."""
+        kept = weights_of(members, self.weights)
+        return self if kept == self.weights else replace(self, weights=kept)
+
+    def weighed(self, worker: WorkerId, weight: int) -> MapLedger:
+        """From the next step on this worker carries so many thousandths of a full share."""
+        return replace(self, weights=weighed(self.weights, worker, weight))
 
     def next_epoch(self) -> MapLedger:
         """The ledger at the start of the next epoch; what was left of this one stays unused."""
@@ -123,6 +151,7 @@ class MapLedger:
             epochs=self.epochs,
             epoch=epoch,
             position=position,
+            weights=self.weights,
         )
 
     def snapshot(self) -> dict[str, Any]:
@@ -137,6 +166,7 @@ class MapLedger:
             "epochs": self.epochs,
             "epoch": self.epoch,
             "position": self.position,
+            "weights": [list(pair) for pair in self.weights],
         }
 
     def like(self, values: Mapping[str, Any]) -> MapLedger:
@@ -156,4 +186,5 @@ class MapLedger:
             epochs=plain["epochs"],
             epoch=plain["epoch"],
             position=plain["position"],
+            weights=weights_in(plain),
         )

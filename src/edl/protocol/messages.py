@@ -1,13 +1,33 @@
-"""What travels between processes, in the order of a job's life.
+"""What travels between processes, in the order of a job's life; `asking.py` has the requests.
 
-Plain values: the codec lives in `wire/`. Every message carries a `request_id` or a `generation`,
-so that a stale one is recognised and dropped.
+Plain values. Every one carries a `request_id` or a `generation`, so that a stale one is dropped.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from edl.protocol.asking import (
+    REQUESTS,
+    Accepted,
+    Adjusted,
+    AskStatus,
+    Events,
+    Finished,
+    Joiner,
+    Migrate,
+    NotLeader,
+    ProcessEnded,
+    Refusal,
+    Retry,
+    ScaleIn,
+    ScaleOut,
+    Status,
+    StopJob,
+    Subscribe,
+    Undone,
+    Withdraw,
+)
 from edl.protocol.recorded import Deed
 from edl.protocol.tale import (
     AdjustmentRecord,
@@ -18,7 +38,7 @@ from edl.protocol.tale import (
     WorkerStatus,
 )
 from edl.protocol.topology import Generation
-from edl.types import Gpu, Member, WorkerId
+from edl.types import Member, WorkerId
 
 # -- a worker arrives ------------------------------------------------------------------------
 
@@ -201,139 +221,6 @@ class HandoverTaken:
     worker: WorkerId
 
 
-# -- requests from outside, and their answers -----------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joiner:
-    worker: WorkerId
-    slot: Gpu
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleOut:
-    """Add workers. The requester starts their processes once it hears Accepted."""
-
-    request_id: str
-    joiners: tuple[Joiner, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleIn:
-    """Remove workers: by id, by slot, or any `count` of them."""
-
-    request_id: str
-    workers: tuple[WorkerId, ...]
-    gpus: tuple[Gpu, ...]
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopJob:
-    """Everybody leaves at the next boundary."""
-
-    request_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEnded:
-    """The launcher saw a worker's process end."""
-
-    request_id: str
-    worker: WorkerId
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskStatus:
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe:
-    """Send every event after this number, now and as they happen."""
-
-    request_id: str
-    since: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """Not now: ask again with the same request id."""
-
-    request_id: str
-    reason: str
-    after_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Never, as asked."""
-
-    request_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adjusted:
-    """The adjustment is complete."""
-
-    request_id: str
-    record: AdjustmentRecord
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
-    """The adjustment was given up; the job is as it was."""
-
-    request_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """The job ended first."""
-
-    request_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotLeader:
-    """Ask whoever the store names."""
-
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    request_id: str
-    state: str
-    step: int
-    epoch: int
-    epochs: int
-    generation: int
-    batch: int
-    throughput: float
-    step_s: float
-    workers: tuple[WorkerStatus, ...]
-    adjustment: AdjustmentStatus | None
-    report: dict[str, float]
-    adjustments: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
-    request_id: str
-    events: tuple[Happened, ...]
-
-
 Message = (
     Register
     | Hail
@@ -356,6 +243,8 @@ Message = (
     | HandoverTaken
     | ScaleOut
     | ScaleIn
+    | Migrate
+    | Withdraw
     | StopJob
     | ProcessEnded
     | AskStatus
@@ -375,6 +264,7 @@ MESSAGES: tuple[type, ...] = Message.__args__
 
 __all__ = [
     "MESSAGES",
+    "REQUESTS",
     "Accepted",
     "Adjusted",
     "AdjustmentRecord",
@@ -393,6 +283,7 @@ __all__ = [
     "Joiner",
     "Leaving",
     "Message",
+    "Migrate",
     "NotLeader",
     "OpenSwitch",
     "Out",
@@ -416,5 +307,6 @@ __all__ = [
     "Switched",
     "Undo",
     "Undone",
+    "Withdraw",
     "WorkerStatus",
 ]

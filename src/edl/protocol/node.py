@@ -11,8 +11,8 @@ from collections import deque
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Announce, Close, Dial, Effect, MayGo, Send, StoreSwap
-from edl.protocol.election import LEADER_KEY, Election, Known
+from edl.protocol.effects import Announce, Close, Dial, Effect, MayGo, Send
+from edl.protocol.election import Election, Known
 from edl.protocol.events import (
     Broke,
     ContextReady,
@@ -27,6 +27,7 @@ from edl.protocol.events import (
     LeaderSeen,
     PeerClosed,
     PeerOpened,
+    RoundJoined,
     StateSeen,
     StepCommitted,
     Swapped,
@@ -36,6 +37,7 @@ from edl.protocol.events import (
 from edl.protocol.leader import Leader, tell_end
 from edl.protocol.liveness import Liveness
 from edl.protocol.standing import Standing
+from edl.protocol.topology import Generation
 from edl.protocol.worker import State, Worker
 from edl.types import Address, Member, WorkerId
 
@@ -44,7 +46,6 @@ __all__ = ["LOCAL", "Node"]
 # The connection of a leader to itself.
 LOCAL = 0
 
-_REQUESTS = (m.ScaleOut, m.ScaleIn, m.StopJob, m.AskStatus, m.Subscribe, m.ProcessEnded)
 _FOR_LEADER = (
     m.Register, m.Hail, m.Ready, m.RendezvousKey, m.GroupBuilt, m.GroupFailed, m.Switched,
     m.Leaving, m.Stuck, m.Pong,
@@ -130,6 +131,9 @@ class Node:
                 return self._on_generation_seen(value, revision, now)
             case Entered():
                 self._on_entered(event)
+            case RoundJoined(generation=number):
+                # Whoever led until now may be among those who have just left.
+                return self._turn_to(self.worker.prepared.get(number))
             case JobOver():
                 return self._on_job_over(now)
         return []
@@ -175,7 +179,7 @@ class Node:
         answers = answers or not self.standing.may_lead()
         at = self.election.saw(value, revision, leader_answers=answers)
         if at is not None or (value is None and self.leader is not None):
-            return [self._contest(expected=0)]
+            return [self.election.contest(expected=0)]
         known = self.election.known
         if known is None or known.worker == self.me.worker:
             return []
@@ -199,16 +203,6 @@ class Node:
                 return [*quiet, MayGo()]
         return [*quiet, *self._follow(known.worker, known.address)]
 
-    def _contest(self, *, expected: int) -> StoreSwap:
-        self.election.contesting = True
-        return StoreSwap(
-            purpose="leader",
-            key=LEADER_KEY,
-            expected=expected,
-            value=self.election.value(),
-            leased=True,
-        )
-
     def _on_swapped(self, event: Swapped, now: float) -> list[Effect]:
         if event.purpose == "generation" and event.value is not None:
             self.standing.take_note(event.value, event.revision)
@@ -220,7 +214,7 @@ class Node:
         if event.done or (event.value is None and self._past is not None):
             # The old leader's lease lapsed before we took its key, or ours before we heard
             # that we had it: it is vacant, take it so.
-            return [self._contest(expected=0)]
+            return [self.election.contest(expected=0)]
         known = self.election.known
         if known is None or known.worker == self.me.worker:
             return []
@@ -319,7 +313,7 @@ class Node:
             self._link = None
             self._redial_at = now + _REDIAL_S
             if self.election.vacant() and self.standing.may_lead():
-                return [self._contest(expected=0)]
+                return [self.election.contest(expected=0)]
             return []
         self._early = deque(kept for kept in self._early if kept[0] != peer)
         return self.leader.on_peer_closed(peer, why, now) if self.leader else []
@@ -359,7 +353,7 @@ class Node:
             return self.worker.on_message(message)
         if self.leader is not None:
             return self.leader.on_message(peer, message, now)
-        if isinstance(message, _REQUESTS):
+        if isinstance(message, m.REQUESTS):
             return [Send(peer=peer, message=m.NotLeader(request_id=message.request_id))]
         if isinstance(message, _FOR_LEADER) and len(self._early) < _EARLY_LIMIT:
             self._early.append((peer, message))
@@ -370,7 +364,7 @@ class Node:
             taken = m.HandoverTaken(generation=message.generation.number, worker=self.me.worker)
             return [Send(peer=peer, message=taken)]
         self._past, self._predecessor = message, peer
-        return [self._contest(expected=message.leader_revision)]
+        return [self.election.contest(expected=message.leader_revision)]
 
     # -- the training thread ---------------------------------------------------------------
 
@@ -389,11 +383,15 @@ class Node:
             return effects if led else [*effects, MayGo()]
         self.election.may_lead = True
         self._heir = target.leader == self.me.worker
-        outdated = self.election.outdates(target.token)
-        if target.leader not in (self.following, self.me.worker) and not outdated:
-            successor = target.member(target.leader)
-            effects += self._follow(successor.worker, successor.address)
-        return effects
+        return [*effects, *self._turn_to(target)]
+
+    def _turn_to(self, target: Generation | None) -> list[Effect]:
+        """Follow the leader of the generation that has begun, unless the store knows better."""
+        if target is None or self.election.outdates(target.token):
+            return []
+        if target.leader in (self.following, self.me.worker):
+            return []
+        return self._follow(target.leader, target.member(target.leader).address)
 
     def _on_job_over(self, now: float) -> list[Effect]:
         if self.leader is not None:

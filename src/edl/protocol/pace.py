@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from statistics import median
 
+from edl.config import Settings
 from edl.protocol.events import StepCommitted
 from edl.protocol.messages import AdjustmentStatus, Status, WorkerStatus
 from edl.protocol.record import StepRecord
@@ -33,14 +34,21 @@ class Pace:
         self.ahead = 0
         self.report: dict[str, float] = {}
         self._records: tuple[StepRecord, ...] = ()
+        self._seconds = 0.0
+        self._samples = 0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
+        self._alike = 0  # how many of the recent steps were done by as many workers as the last
 
     def on_committed(self, event: StepCommitted) -> None:
         self.step = event.step
         self.epoch, self.epochs, self.batch = event.epoch, event.epochs, event.batch
         self.report = event.report or self.report
         self.ahead = max((record.ahead for record in event.records), default=0)
+        same = len(event.records) == len(self._records)
+        self._alike = min(_WINDOW, self._alike + 1) if same else 1
         self._records = event.records
+        self._seconds += event.duration_s
+        self._samples += event.samples
         self._recent.append((event.duration_s, event.samples))
 
     def step_s(self) -> float:
@@ -48,19 +56,24 @@ class Pace:
         return median(duration for duration, _ in self._recent) if self._recent else 0.0
 
     def throughput(self) -> float:
-        """Samples per second over the recent steps."""
-        seconds = sum(duration for duration, _ in self._recent)
-        return sum(samples for _, samples in self._recent) / seconds if seconds > 0 else 0.0
+        """Samples per second over the recent steps with as many workers as now."""
+        alike = list(self._recent)[-self._alike :]
+        seconds = sum(duration for duration, _ in alike)
+        return sum(samples for _, samples in alike) / seconds if seconds > 0 else 0.0
 
-    def switch_step(self, allowance_s: float) -> int:
+    def switch_step(self, settings: Settings) -> int:
         """The step to switch at: T_a / T_b ahead, and at least what the loaders have fetched.
 
-        Before the first step nothing is fetched and nobody computes: the next one will do.
+        With `switch_at_once`, where nothing is fetched ahead, as soon as a record can tell
+        everybody. Before the first step nothing is fetched and nobody computes: the next one will
+        do.
         """
         if not self._recent:
             return self.step
+        if settings.switch_at_once and not self.ahead:
+            return self.step + 2
         step_s = self.step_s()
-        steps = math.ceil(allowance_s / step_s) if step_s > 0 else 1
+        steps = math.ceil(settings.switch_allowance_s / step_s) if step_s > 0 else 1
         # A job of tiny steps must not wait for thousands of them: the allowance is an upper
         # bound on time, and the loaders' depth is what has to be covered.
         return self.step + 1 + max(1, self.ahead, min(steps, 1000))
@@ -75,6 +88,7 @@ class Pace:
         arriving: Iterable[Member],
         adjustment: AdjustmentStatus | None,
         adjustments: int,
+        settings: Settings,
     ) -> Status:
         """The job as `edl status` shows it."""
         members = generation.members if generation else ()
@@ -99,6 +113,9 @@ class Pace:
             adjustment=adjustment,
             report=dict(self.report),
             adjustments=adjustments,
+            trained_s=self._seconds,
+            trained_samples=self._samples,
+            switch_steps=self.switch_step(settings) - self.step,
         )
 
     def _worker(self, member: Member, rank: int, leader: WorkerId, state: str) -> WorkerStatus:

@@ -15,9 +15,17 @@ from typing import Any
 from edl.errors import UsageError
 from edl.protocol.drawing import DrawnLedger
 from edl.protocol.ledger import MapLedger, Slice
-from edl.protocol.record import STOP, Announcement, Kind, StepRecord, loudest
+from edl.protocol.record import (
+    STOP,
+    Announcement,
+    Kind,
+    StepRecord,
+    Weighing,
+    loudest,
+    weighing_of,
+)
 from edl.protocol.shards import Piece, ShardLedger, ShardPart, common
-from edl.protocol.topology import Generation
+from edl.protocol.topology import FULL, Generation
 from edl.types import WorkerId
 
 __all__ = ["Ledger", "Progress", "Round", "StepPlan", "Switch", "Verdict"]
@@ -52,6 +60,7 @@ class Round:
     samples: dict[WorkerId, int]
     wanted: Mapping[WorkerId, int] = field(default_factory=dict)
     back: Mapping[WorkerId, int] = field(default_factory=dict)
+    weighing: Weighing | None = None  # a change of shares, for the next step
     told: int = 0  # the largest batch that a pipeline made by itself, stand-ins included
 
     def weight(self, worker: WorkerId) -> float:
@@ -176,7 +185,7 @@ class Progress:
         """What a round means. Mixed rounds are the script's doing; they never hang anyone."""
         by = dict(zip(self._workers, records, strict=True))
         samples = {worker: record.samples for worker, record in by.items()}
-        asides: dict[str, Any] = {}
+        asides: dict[str, Any] = {"weighing": weighing_of(records)}
         if isinstance(self.ledger, DrawnLedger):
             asides["wanted"] = {worker: record.want for worker, record in by.items() if record.want}
             asides["back"] = {worker: record.back for worker, record in by.items() if record.back}
@@ -205,6 +214,11 @@ class Progress:
             )
         else:
             self._settled = self.ledger = ledger.committed(decided.samples)
+        word = decided.weighing
+        if word is not None and word.generation == self.generation.number:
+            worker = self._workers[word.rank]
+            if dict(self._settled.weights).get(worker, FULL) != word.weight:
+                self._settled = self.ledger = self._settled.weighed(worker, word.weight)
         self.step, self.back, self.passed = self.step + 1, 0, []
         self.entering = False
 

@@ -11,7 +11,7 @@ from edl.protocol import messages as m
 from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Effect, Send
 from edl.protocol.recovery import Recovery
-from edl.protocol.requests import choose_leavers, scale_out_fault
+from edl.protocol.requests import choose_leavers, choose_movers, scale_out_fault
 from edl.protocol.voice import Voice
 
 __all__ = ["Reception"]
@@ -45,6 +45,15 @@ class Reception:
             now=now,
         )
 
+    def on_lessening(self, peer: int, message: m.ScaleIn | m.Withdraw, now: float) -> list[Effect]:
+        if isinstance(message, m.ScaleIn):
+            return self.on_scale_in(peer, message, now)
+        adjustment = self.conductor.adjustment
+        if adjustment is None or adjustment.request_id != message.request_id or adjustment.joined:
+            # Of a migration whose newcomers are in, the rest is carried out.
+            return []
+        return self.conductor.undo(message.why, now)
+
     def on_scale_in(self, peer: int, message: m.ScaleIn, now: float) -> list[Effect]:
         gate = self._gate(peer, message.request_id, now)
         generation = self.conductor.generation
@@ -55,6 +64,23 @@ class Reception:
             return self.voice.final(m.Refusal(request_id=message.request_id, reason=reason), peer)
         return self.conductor.open(
             peer, message.request_id, kind="scale_in", joiners=(), leavers=leavers, now=now
+        )
+
+    def on_migrate(self, peer: int, message: m.Migrate, now: float) -> list[Effect]:
+        gate = self._gate(peer, message.request_id, now)
+        generation = self.conductor.generation
+        if gate is not None or generation is None:
+            return gate or []
+        leavers, reason = choose_movers(generation, message, self.settings)
+        if reason:
+            return self.voice.final(m.Refusal(request_id=message.request_id, reason=reason), peer)
+        return self.conductor.open(
+            peer,
+            message.request_id,
+            kind="migrate",
+            joiners=message.joiners,
+            leavers=leavers,
+            now=now,
         )
 
     def on_stop(self, peer: int, message: m.StopJob, now: float) -> list[Effect]:

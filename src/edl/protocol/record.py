@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from operator import attrgetter
+from typing import NamedTuple
 
 __all__ = [
     "FIELDS",
@@ -19,9 +20,11 @@ __all__ = [
     "Announcement",
     "Kind",
     "StepRecord",
+    "Weighing",
     "loudest",
     "pack",
     "unpack",
+    "weighing_of",
 ]
 
 # Announced instead of a generation's number: everybody leaves, the job ends here.
@@ -58,6 +61,7 @@ class StepRecord:
     switch_step: int
     token: int  # fencing token of whoever announces
     detail: int  # what is reduced, so that two different calls never meet
+    weighing: int = 0  # a change of shares, from the leader; 0: none
 
 
 FIELDS = tuple(field.name for field in fields(StepRecord))
@@ -71,6 +75,31 @@ class Announcement:
     generation: int
     switch_step: int
     token: int
+
+
+class Weighing(NamedTuple):
+    """From the next step on, this worker carries so much of a full share, in thousandths.
+
+    One worker at a time: a record has room for one. Whoever sees it repeated is not changed by it
+    again. Ranks mean something in their own generation only, which may be over by then.
+    """
+
+    generation: int
+    rank: int
+    weight: int
+
+    def pack(self) -> int:
+        return self.generation << 32 | self.rank << 16 | self.weight
+
+    @staticmethod
+    def unpack(value: int) -> Weighing:
+        return Weighing(value >> 32, value >> 16 & 0xFFFF, value & 0xFFFF)
+
+
+def weighing_of(records: Iterable[StepRecord]) -> Weighing | None:
+    """The change of shares that counts in a round: the one with the highest token."""
+    best = max((r for r in records if r.weighing), key=lambda r: r.token, default=None)
+    return Weighing.unpack(best.weighing) if best is not None else None
 
 
 def pack(record: StepRecord) -> list[int]:

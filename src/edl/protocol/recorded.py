@@ -72,6 +72,8 @@ def write_recorded(generation: Generation, deeds: Sequence[Deed]) -> bytes:
         "mended": generation.mended,
         "token": generation.token,
         "request_id": generation.request_id,
+        "leaving": list(generation.leaving),
+        "came": list(generation.came),
         "where": [
             [m.address.host, m.address.port, m.host, m.slot.host, m.slot.index, m.pid]
             for m in generation.members
@@ -110,6 +112,8 @@ def read_recorded(value: bytes) -> Recorded:
             mended=bool(fields["mended"]),
             token=int(fields["token"]),
             request_id=str(fields["request_id"]),
+            leaving=tuple(WorkerId(name) for name in fields["leaving"]),
+            came=tuple(WorkerId(name) for name in fields["came"]),
         )
         deeds = tuple(_deed(*values) for values in fields["deeds"])
     except (ValueError, KeyError, TypeError, IndexError) as error:

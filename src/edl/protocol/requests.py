@@ -14,6 +14,7 @@ from edl.protocol.messages import (
     Adjusted,
     AdjustmentRecord,
     Finished,
+    Migrate,
     Refusal,
     ScaleIn,
     ScaleOut,
@@ -23,7 +24,7 @@ from edl.protocol.recorded import Deed
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
-__all__ = ["Final", "Requests", "choose_leavers", "scale_out_fault"]
+__all__ = ["Final", "Requests", "choose_leavers", "choose_movers", "scale_out_fault"]
 
 Final = Refusal | Adjusted | Undone | Finished
 
@@ -102,10 +103,9 @@ def scale_out_fault(generation: Generation, message: ScaleOut, settings: Setting
     size, limit, add = generation.size, settings.max_workers, len(message.joiners)
     if not add:
         return "scale_out of 0 workers; give at least one"
-    members = set(generation.workers())
-    for joiner in message.joiners:
-        if joiner.worker in members:
-            return f"worker {joiner.worker} is in the job already; start a new one"
+    known = _known_joiner(generation, message)
+    if known:
+        return known
     if limit and size + add > limit:
         room = max(0, limit - size)
         return f"{size} workers and {add} more are over --max {limit}; add at most {room}"
@@ -117,18 +117,9 @@ def choose_leavers(
 ) -> tuple[tuple[WorkerId, ...], str]:
     """Who leaves, or why nobody can. Without names the highest ranks go, the leader last."""
     members = generation.workers()
-    by_slot = {str(member.slot): member.worker for member in generation.members}
-    chosen: list[WorkerId] = []
-    for worker in message.workers:
-        if worker not in members:
-            have = ", ".join(members)
-            return (), f"worker {worker!r} is not in the job; it has {have}"
-        chosen.append(worker)
-    for gpu in message.gpus:
-        if str(gpu) not in by_slot:
-            have = ", ".join(sorted(by_slot))
-            return (), f"slot {gpu} has no worker of this job; it has {have}"
-        chosen.append(by_slot[str(gpu)])
+    chosen, fault = _named(generation, message)
+    if fault:
+        return (), fault
     if message.count:
         rest = [w for w in reversed(members) if w not in chosen and w != generation.leader]
         if generation.leader not in chosen:
@@ -149,3 +140,54 @@ def choose_leavers(
         most = max(0, len(members) - least)
         return (), f"{left} left of {len(members)} is under --min {least}; remove at most {most}"
     return leavers, ""
+
+
+def choose_movers(
+    generation: Generation, message: Migrate, settings: Settings
+) -> tuple[tuple[WorkerId, ...], str]:
+    """Who leaves in a migration, or why it can never be granted as asked."""
+    chosen, fault = _named(generation, message)
+    leavers = tuple(dict.fromkeys(chosen))
+    size, add = generation.size, len(message.joiners)
+    after = size - len(leavers) + add
+    least, most = settings.min_workers, settings.max_workers
+    fault = fault or _known_joiner(generation, message)
+    if fault:
+        return (), fault
+    if not leavers or not add:
+        other = "scale_out" if add else "scale_in"
+        return (), (
+            f"migrate of {len(leavers)} workers to {add} slots; give at least one of each, or "
+            f"use {other}"
+        )
+    moved = f"{size} workers without {len(leavers)} and with {add} more are {after}"
+    if most and after > most:
+        return (), f"{moved}, over --max {most}; add at most {max(0, add - after + most)}"
+    if after < least:
+        return (), f"{moved}, under --min {least}; add at least {add + least - after}"
+    return leavers, ""
+
+
+def _known_joiner(generation: Generation, message: ScaleOut | Migrate) -> str:
+    for joiner in message.joiners:
+        if joiner.worker in generation:
+            return f"worker {joiner.worker} is in the job already; start a new one"
+    return ""
+
+
+def _named(generation: Generation, message: ScaleIn | Migrate) -> tuple[list[WorkerId], str]:
+    """The members that are named by id or by slot, or which name is nobody's."""
+    members = generation.workers()
+    by_slot = {str(member.slot): member.worker for member in generation.members}
+    chosen: list[WorkerId] = []
+    for worker in message.workers:
+        if worker not in members:
+            have = ", ".join(members)
+            return [], f"worker {worker!r} is not in the job; it has {have}"
+        chosen.append(worker)
+    for gpu in message.gpus:
+        if str(gpu) not in by_slot:
+            have = ", ".join(sorted(by_slot))
+            return [], f"slot {gpu} has no worker of this job; it has {have}"
+        chosen.append(by_slot[str(gpu)])
+    return chosen, ""

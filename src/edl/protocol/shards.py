@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from edl.protocol.ledger import check_same_data
+from edl.protocol.ledger import Weights, check_same_data, weights_in, weights_of
 from edl.protocol.permutation import Permutation
-from edl.protocol.topology import split
+from edl.protocol.topology import split_among, weighed
 from edl.types import WorkerId
 
 __all__ = ["Piece", "ShardLedger", "ShardPart", "Table", "amount", "common", "cut"]
@@ -80,6 +80,7 @@ class ShardLedger:
     handed: int = 0  # partitions of the epoch's order that have left the free list
     returned: tuple[Piece, ...] = ()  # first in line
     queues: tuple[tuple[WorkerId, tuple[Piece, ...]], ...] = ()
+    weights: Weights = ()  # of those that carry less than a full share
 
     @staticmethod
     def opened(
@@ -116,11 +117,14 @@ class ShardLedger:
     def epoch_over(self) -> bool:
         return self.remaining() == 0
 
+    def parts(self, carriers: Sequence[WorkerId]) -> tuple[int, ...]:
+        """How many samples of the next step each carrier should use."""
+        return split_among(self.step_size(), carriers, self.weights)
+
     def slice_of(self, worker: WorkerId, carriers: Sequence[WorkerId]) -> ShardPart:
         """The front of a carrier's queue, as much as its share of the next step."""
         queues = dict(self._provided(carriers).queues)
-        share = split(self.step_size(), len(carriers))[carriers.index(worker)]
-        front, _ = cut(queues[worker], share)
+        front, _ = cut(queues[worker], self.parts(carriers)[carriers.index(worker)])
         return ShardPart(epoch=self.epoch, pieces=front)
 
     def committed(self, used: Mapping[WorkerId, int]) -> ShardLedger:
@@ -158,7 +162,12 @@ class ShardLedger:
         queues = dict(self.queues)
         back = [piece for worker, queue in self.queues if worker not in members for piece in queue]
         kept = tuple((worker, queues.get(worker, ())) for worker in members)
-        return replace(self, queues=kept, returned=(*back, *self.returned))
+        weights = weights_of(members, self.weights)
+        return replace(self, queues=kept, returned=(*back, *self.returned), weights=weights)
+
+    def weighed(self, worker: WorkerId, weight: int) -> Self:
+        """From the next step on this worker carries so many thousandths of a full share."""
+        return replace(self, weights=weighed(self.weights, worker, weight))
 
     def next_epoch(self) -> Self:
         emptied = tuple((worker, ()) for worker, _ in self.queues)
@@ -182,7 +191,7 @@ class ShardLedger:
 
     def _provided(self, carriers: Sequence[WorkerId]) -> ShardLedger:
         """Everyone has what its next share takes: from the free list, else from the fullest."""
-        shares = split(self.step_size(), len(carriers))
+        shares = self.parts(carriers)
         held = dict(self.queues)
         if all(w in held and amount(held[w]) >= s for w, s in zip(carriers, shares, strict=True)):
             return self
@@ -230,6 +239,7 @@ class ShardLedger:
             "handed": self.handed,
             "returned": [_plain(piece) for piece in self.returned],
             "queues": [[worker, [_plain(p) for p in queue]] for worker, queue in self.queues],
+            "weights": [list(pair) for pair in self.weights],
         }
 
     def like(self, values: Mapping[str, Any]) -> ShardLedger:
@@ -260,6 +270,7 @@ class ShardLedger:
                 (WorkerId(worker), tuple(Piece(*piece) for piece in queue))
                 for worker, queue in values["queues"]
             ),
+            weights=weights_in(values),
         )
 
 

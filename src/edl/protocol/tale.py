@@ -1,4 +1,4 @@
-"""Values that tell of a job: adjustments, events and status, inside messages and on disk."""
+"""Values that tell of a job: adjustments, events and workers, inside messages and on disk."""
 
 from __future__ import annotations
 
@@ -77,6 +77,8 @@ class WorkerStatus:
     state: str
     samples: int
     compute_s: float
+    slowness: float = 0.0  # its time per sample over the median's, lately; 0: not known
+    straggler: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +88,4 @@ class AdjustmentStatus:
     phase: str
     age_s: float
     workers: tuple[WorkerId, ...]
+    detail: str = ""  # whom or what it waits for

@@ -6,19 +6,25 @@ order of the stayers never changes, newcomers come last, and shares add up to th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edl.types import Member, WorkerId
 
 __all__ = [
+    "FULL",
     "Generation",
     "draw_again",
     "draw_first",
     "draw_next",
     "part_of",
     "split",
+    "split_among",
+    "weighed",
 ]
+
+# The weight of a worker that carries as much as any other.
+FULL = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,10 @@ class Generation:
     mended: bool  # made of survivors after a failure: they compare how far they are and go on
     token: int
     request_id: str
+    # They stay for the newcomers' first step, so that it takes no longer than any other, and go
+    # with the next generation. A leader that finds them here owes their request that.
+    leaving: tuple[WorkerId, ...] = ()
+    came: tuple[WorkerId, ...] = ()  # for whom they make room; without any they stay
 
     @property
     def size(self) -> int:
@@ -88,6 +98,7 @@ def draw_next(
     number: int,
     joiners: Iterable[Member],
     leavers: Iterable[WorkerId],
+    leaving: tuple[WorkerId, ...] = (),
     token: int,
     request_id: str,
 ) -> Generation:
@@ -109,6 +120,8 @@ def draw_next(
         mended=False,
         token=token,
         request_id=request_id,
+        leaving=leaving,
+        came=tuple(m.worker for m in arriving) if leaving else (),
     )
 
 
@@ -121,6 +134,7 @@ def draw_again(
     if not members:
         raise ValueError("nobody is left of this generation")
     workers = [member.worker for member in members]
+    came = tuple(worker for worker in base.came if worker in workers)
     return Generation(
         number=number,
         members=members,
@@ -131,6 +145,9 @@ def draw_again(
         mended=True,
         token=token,
         request_id=base.request_id,
+        # Where nobody is left to take their places they stay.
+        leaving=tuple(worker for worker in base.leaving if worker in workers) if came else (),
+        came=came,
     )
 
 
@@ -141,6 +158,30 @@ def split(total: int, parts: int) -> tuple[int, ...]:
     small last batch goes to fewer workers and the others have no share in it.
     """
     return tuple(part_of(total, parts, index)[1] for index in range(parts))
+
+
+def split_among(
+    total: int, carriers: Sequence[WorkerId], weights: Sequence[tuple[WorkerId, int]]
+) -> tuple[int, ...]:
+    """`split`, but whoever has a weight of its own gets so many thousandths of a full share.
+
+    The one place that knows of weights. What cannot be divided goes to the largest remainders.
+    """
+    if not weights:
+        return split(total, len(carriers))
+    known = dict(weights)
+    carrying = min(len(carriers), max(1, total // 2))
+    parts = [known.get(worker, FULL) for worker in carriers[:carrying]]
+    whole = sum(parts)
+    shares = [total * part // whole for part in parts]
+    by_rest = sorted(range(carrying), key=lambda i: (-(total * parts[i] % whole), i))
+    for index in by_rest[: total - sum(shares)]:
+        shares[index] += 1
+    for index in range(carrying):
+        while shares[index] < 2 <= total // carrying:
+            shares[shares.index(max(shares))] -= 1
+            shares[index] += 1
+    return (*shares, *([0] * (len(carriers) - carrying)))
 
 
 def part_of(total: int, parts: int, index: int) -> tuple[int, int]:
@@ -155,3 +196,11 @@ def part_of(total: int, parts: int, index: int) -> tuple[int, int]:
 def _natural(worker: WorkerId) -> tuple[int, str]:
     # w10 after w9: by length first, then by text.
     return (len(worker), worker)
+
+
+def weighed(
+    weights: Sequence[tuple[WorkerId, int]], worker: WorkerId, weight: int
+) -> tuple[tuple[WorkerId, int], ...]:
+    """The weights with this one changed; a full one is not listed."""
+    known = {**dict(weights), worker: weight}
+    return tuple((name, part) for name, part in sorted(known.items()) if part != FULL)

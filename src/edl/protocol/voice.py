@@ -6,16 +6,28 @@ say is decided in `leader.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from edl.protocol.chronicle import Chronicle
 from edl.protocol.effects import Effect, Publish, Send
-from edl.protocol.messages import Accepted, Events, Message, Prepare, RendezvousKey, Retry
+from edl.protocol.messages import (
+    Accepted,
+    Adjusted,
+    AdjustmentRecord,
+    Events,
+    Message,
+    Prepare,
+    RendezvousKey,
+    Retry,
+)
 from edl.protocol.requests import Final, Requests
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 
-__all__ = ["Voice"]
+__all__ = ["STRAGGLER_REQUEST", "Voice"]
+
+# How the ids of requests begin that are made because a worker is too slow.
+STRAGGLER_REQUEST = "straggler-"
 
 
 class Voice:
@@ -84,6 +96,21 @@ class Voice:
         if peer is not None and peer not in listeners:
             listeners.append(peer)
         return [Send(peer=listener, message=answer) for listener in listeners]
+
+    def complete(
+        self, record: AdjustmentRecord, summary: Mapping[str, str | int | float]
+    ) -> list[Effect]:
+        """An adjustment is."""
+        request_id = record.request_id
+        self.chronicle.records.append(record)
+        answered = self.final(Adjusted(request_id=request_id, record=record))
+        told = self.tell("adjust.complete", request_id, **summary)
+        if request_id.startswith(STRAGGLER_REQUEST):
+            what = "straggler.replaced" if record.joined else "straggler.removed"
+            by = {"by": ",".join(record.joined)} if record.joined else {}
+            for worker in record.left:
+                told += self.tell(what, request_id, worker=worker, **by)
+        return [*answered, *told]
 
     def subscribe(self, peer: int, request_id: str, since: int) -> list[Effect]:
         self.chronicle.count_from(since)

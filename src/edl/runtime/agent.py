@@ -84,6 +84,7 @@ class Agent:
         self._dialled: dict[int, Peer] = {}
         self._incoming: dict[int, Peer] = {}
         self._next_incoming = 1
+        self._aside: list[Callable[[], None]] = []
         self._drops: list[threading.Thread] = []
         self._hub = Hub(
             name=f"edl-agent-{identity.worker}",
@@ -213,6 +214,7 @@ class Agent:
         self._store.close()
         for board in list(self._boards.values()):
             board.cancel("this worker is going")
+        self.sweep()
         # An interpreter that ends while a group is being destroyed takes the process down with it.
         until = now() + _DROP_S
         for thread in self._drops:
@@ -361,7 +363,7 @@ class Agent:
             board.cancel(why)
         built = self.groups.pop(number, None)
         if built is not None and built[1] is not None:
-            self.discard(built[1])
+            self._begin_drop(built[1].drop)
 
     def entered(self, number: int) -> Group:
         """The training thread moves to this generation; older ones are done with."""
@@ -374,13 +376,24 @@ class Agent:
             leftover = self.groups.pop(old)[1]
             self._boards.pop(old, None)
             if leftover is not None:
-                self.discard(leftover)
+                self.put_aside(leftover.drop)
         self._boards.pop(number, None)
         return group
 
-    def discard(self, group: Group, *, only_state: bool = False) -> None:
-        """Drop a group off the training thread: its destructor may take seconds."""
-        drop = group.drop_state if only_state else group.drop
+    def put_aside(self, drop: Callable[[], None]) -> None:
+        """To be done by `sweep`: what drops a group, or a part of one, that is done with."""
+        self._aside.append(drop)
+
+    def sweep(self) -> None:
+        """The training thread computes now: the time to drop what it has left.
+
+        Dropping a group takes tens of milliseconds of a core, which nobody should wait for, and
+        its destructor may take seconds.
+        """
+        while self._aside:
+            self._begin_drop(self._aside.pop())
+
+    def _begin_drop(self, drop: Callable[[], None]) -> None:
         thread = threading.Thread(target=drop, name="edl-drop", daemon=True)
         self._drops = [one for one in self._drops if one.is_alive()] + [thread]
         thread.start()

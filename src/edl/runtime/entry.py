@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edl.errors import GroupBroken
-from edl.protocol.events import ContextReady
+from edl.protocol.events import ContextReady, RoundJoined
 from edl.protocol.progress import Ledger, Progress
 from edl.protocol.record import Kind, StepRecord, pack, unpack
 from edl.protocol.shards import ShardPart
@@ -153,6 +153,7 @@ def _take_part(agent: Agent, framework: Framework, progress: Progress, group: Gr
         # The first round of the new group is our first step, whichever number it has.
         rows = _await_rows(agent, group, group.exchange(pack(_JOIN)))
         records = [unpack(row) for row in rows]
+        agent.post(RoundJoined(generation=generation.number))
     if generation.newcomers and generation.source == me:
         transfer = framework.start_sending(group, progress.snapshot())()
     elif generation.newcomers:

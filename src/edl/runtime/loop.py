@@ -49,7 +49,9 @@ def steps(
             on_begin()
             for piece, start in _pieces(plan, micro_batch):
                 session.begin_piece(piece)
-                yield fetch(plan, start, piece.rows)
+                batch = fetch(plan, start, piece.rows)
+                session.sweep()
+                yield batch
                 if session.plan is plan and session.piece.rows >= 0:
                     raise UsageError(
                         "the loop asks for the next batch before edl.notify_batch_end(); call "
@@ -106,6 +108,7 @@ class OwnLoop:
             return False
         self._on_begin()
         session.begin_piece(WHOLE)
+        session.sweep()
         return True
 
 

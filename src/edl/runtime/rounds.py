@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from edl.config import Settings
@@ -27,6 +28,7 @@ from edl.runtime.identity import Identity
 from edl.runtime.keeper import keeper_of
 from edl.runtime.mending import Act, Mender
 from edl.runtime.piece import WHOLE
+from edl.runtime.stopwatch import Stopwatch
 from edl.runtime.teller import Teller
 from edl.types import WorkerId
 
@@ -75,8 +77,7 @@ class Rounds:
         self._mender = Mender(
             framework, self.agent, approximate=bool(settings.approximate_recovery)
         )
-        self._step_began = 0.0
-        self._compute_s = 0.0
+        self._stopwatch = Stopwatch()
         if self.agent is not None:
             self.agent.start()
 
@@ -86,15 +87,30 @@ class Rounds:
             assert self.progress is not None
             if self._records is None:
                 assert self._exchange is not None
-                self._records = [unpack(row) for row in self._exchange.result()]
+                with self.waiting():
+                    rows = self._exchange.result()
+                self._records = [unpack(row) for row in rows]
             self._round = self.progress.judge(self._records)
         return self._round
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """What is done inside is waiting for others, not computing."""
+        return self._stopwatch.waiting()
+
+    def computed(self) -> None:
+        """The worker's own part of the step is done, unless there is another backward."""
+        self._stopwatch.computed()
 
     def _judged(self) -> Round | None:
         """The round's meaning if that is known without waiting."""
         if self._round is None and self._exchange is not None and not self._exchange.ready():
             return None
         return self.round()
+
+    def sweep(self) -> None:
+        """The script has its batch and computes: what is not urgent is done beside it."""
+        if self.agent is not None:
+            self.agent.sweep()
 
     def drain(self) -> None:
         """The loop is over, but the script's pipeline may still hold stand-ins."""
@@ -182,8 +198,9 @@ class Rounds:
     def _await_moved(self) -> None:
         """Nobody may change the model while it travels, and nobody before it has arrived."""
         if self._moving is not None:
-            waiting, self._moving = self._moving, None
-            self.teller.transfer = waiting()
+            moved, self._moving = self._moving, None
+            with self.waiting():
+                self.teller.transfer = moved()
 
     def _depart(self, why: str) -> None:
         assert self.agent is not None
@@ -256,13 +273,14 @@ class Rounds:
             samples=samples,
             want=self.drawing.want() if self.drawing is not None else 0,
             back=progress.back,
-            compute_us=int(self._compute_s * 1e6),
+            compute_us=int(self._stopwatch.compute_s * 1e6),
             leaving=int(self.leave_wish),
             ahead=self.ahead,
             next_generation=word.generation if word else 0,
             switch_step=word.switch_step if word else 0,
             token=word.token if word else 0,
             detail=detail,
+            weighing=word.weighing if word else 0,
         )
         return self.group.exchange(pack(record))
 

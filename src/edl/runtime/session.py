@@ -18,7 +18,6 @@ from edl.errors import GroupBroken, Leave, UsageError
 from edl.protocol.events import JobOver
 from edl.protocol.progress import Ledger, Progress, StepPlan
 from edl.protocol.record import Kind, unpack
-from edl.runtime.clock import now
 from edl.runtime.entry import Entry, enter_alone, enter_job
 from edl.runtime.framework import Group, Relay
 from edl.runtime.mending import Act
@@ -120,7 +119,7 @@ class Session(Rounds):
             self._apply_switch()
             self._launch_step(progress)
         self.shown = self.plan
-        self._step_began = now()
+        self._stopwatch.opened(own_loop=self.opener is not None and not first)
         if not first or self._exchange is None:
             decided = self._judged()
             if decided is not None and not decided.go:
@@ -186,10 +185,6 @@ class Session(Rounds):
         """Somebody left the loop inside this step: it counts for nobody."""
         self._void = True
 
-    def computed(self) -> None:
-        """The worker's own part of the step is done; what follows is waiting for others."""
-        self._compute_s = now() - self._step_began
-
     def before_update(self, optimizer: int) -> bool:
         """Called before this optimizer changes the model. False: it must not, or not yet."""
         self.ensure_open()
@@ -246,6 +241,7 @@ class Session(Rounds):
                 self.progress.passed += used
             self.progress.passed += passed
             self.between_steps()
+        self._stopwatch.freed()
 
     def _commit(self) -> None:
         progress, group, decided = self._present()
@@ -266,7 +262,7 @@ class Session(Rounds):
             self.audit.committed(before, progress, decided)
         self._mender.committed()
         if entering and progress.generation.newcomers and self.agent is not None:
-            self.agent.discard(group, only_state=True)
+            self.agent.put_aside(group.drop_state)
         self.plan = None
         records, self._records = self._records, None
         self.teller.committed(progress, records, decided, entering=entering)
@@ -380,9 +376,10 @@ class Session(Rounds):
         if self._pending is not None and not self._pending.newcomers:
             self._apply_switch()
         assert self.group is not None
-        exchange = self._launch(Kind.REDUCE, detail=detail)
-        self.progress.judge([unpack(row) for row in exchange.result()])
-        result = reduce(self.group)
+        with self.waiting():
+            exchange = self._launch(Kind.REDUCE, detail=detail)
+            self.progress.judge([unpack(row) for row in exchange.result()])
+            result = reduce(self.group)
         self._mender.done(Act(reduced=result))
         return result
 

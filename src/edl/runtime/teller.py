@@ -103,4 +103,5 @@ class Teller:
             duration_s=duration,
             records=tuple(records),
             report=dict(self.reports),
+            weights=dict(ledger.weights),
         )

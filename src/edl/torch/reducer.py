@@ -215,10 +215,23 @@ class Reducer:
                 bucket.spread(tail)
 
     def _settled(self) -> bool:
-        for pending in self._work:
-            pending.wait()
+        self._await_device()
+        # A second backward of this step is computing again.
+        with self.session.waiting():
+            for pending in self._work:
+                pending.wait()
         self._work = []
         return True
+
+    def _await_device(self) -> None:
+        """A GPU computes what the host has given it; only what comes then is waiting for others.
+
+        It costs nothing: what is reduced next is what the GPU still computes.
+        """
+        devices = {bucket.flat.device for bucket in self._all() if bucket.flat.is_cuda}
+        for device in devices:
+            torch.cuda.current_stream(device).synchronize()
+            self.session.computed()
 
     # -- the first step with newcomers -----------------------------------------------------
 

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -75,6 +76,8 @@ def alternate(first: Net, second: Net, loader: Batches, die: Callable[[str], Non
     one = edl.Optimizer(torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9), model=first)
     two = edl.Optimizer(torch.optim.Adam(second.parameters(), lr=0.01), model=second)
     for (rows,) in loader:
+        # A step's computation, so that the job lasts until its launcher has heard of it.
+        time.sleep(0.1)
         one.zero_grad()
         (first(rows) - 0.3).square().mean().backward()
         one.step()

@@ -1,26 +1,13 @@
-"""The scheduler's side: change, measure and end a running job.
-
-A job is found by its name among this user's job folders, from any directory:
-
-    from edl.client import Job, run
-
-    job = run("train.py", workers=2)
-    job.scale_out(2)                    # two more workers, wherever there is a slot
-    job.scale_in(["localhost:0"])       # whoever sits on that slot leaves
-    print(job.status().throughput)
-    job.stop()
-
-A request that is told to retry, or hears nothing, is asked again under the same request id until
-its time is up, so it is carried out at most once.
-"""
+"""The handle of one job: what is asked of its leader, its launcher and its folder."""
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from edl.errors import (
@@ -31,27 +18,29 @@ from edl.errors import (
     UsageError,
     WrongSecret,
 )
-from edl.launch import detached
+from edl.launch import profiling
 from edl.launch.access import Access
 from edl.launch.adjusting import Adjuster
-from edl.launch.base import JobSpec
 from edl.launch.jobs import JobFolder, Result, find_job
 from edl.launch.messages import EndJob
 from edl.launch.seen import Seen, bare_status, last_status
 from edl.launch.slots import listed, parse_slots
 from edl.launch.told import Event, audited, events_of, lines_of
+from edl.launch.transient import time_left
 from edl.protocol import messages as m
+from edl.protocol.profiling import Profile
 from edl.runtime.auditing import Audit
 from edl.runtime.standing import Noted, read_noted
 from edl.types import Address, Gpu, WorkerId
 
-__all__ = ["Event", "Job", "parse_slots", "run", "scale_in", "scale_out"]
+__all__ = ["Job", "Slots"]
 
 # How long a question that only reads may take.
 ANSWER_S = 5.0
 ASK_AGAIN_S = 1.0  # of a leader that may have frozen since
 PAUSE_S = 0.1
 
+Progress = Callable[[str], None]
 Slots = int | str | Sequence[str | Gpu]
 
 
@@ -135,6 +124,10 @@ class Job:
         """How often the job began again because no worker was left."""
         return Seen.read(self._folder).restarts if self._folder else 0
 
+    def transients(self) -> dict[WorkerId, float]:
+        """Workers that were added for a time, and how many seconds of it are left."""
+        return time_left(self._folder) if self._folder and self.running() else {}
+
     def audit(self) -> Audit:
         """Whether each sample of each epoch was used exactly once, by the job's own log."""
         return audited(self._files())
@@ -154,20 +147,36 @@ class Job:
     # -- changing --------------------------------------------------------------------------
 
     def scale_out(
-        self, gpus: Slots, *, wait: bool = True, request_id: str | None = None
+        self,
+        gpus: Slots,
+        *,
+        for_s: float | None = None,
+        wait: bool = True,
+        request_id: str | None = None,
+        progress: Progress | None = None,
     ) -> m.AdjustmentRecord | None:
         """Add workers: a number, or the slots they are to sit on (`["localhost:2"]`).
 
         Returns when they carry their share, or with `wait=False` when the leader has accepted.
+        `for_s`: so many seconds from now they have left again by themselves, and their slots are
+        free, whether this process lives or not.
         """
         slots = () if isinstance(gpus, int) else tuple(parse_slots(gpus))
         count = gpus if isinstance(gpus, int) else len(slots)
         if count < 1:
             raise UsageError(f"scale_out of {count} workers; give at least one")
-        return self._adjuster(request_id or _new_id(), wait).scale_out(count, slots)
+        if for_s is not None and not 0 < for_s < math.inf:
+            raise UsageError(f"scale_out for {for_s} s; give a time above 0, or None for good")
+        adjuster = self._adjuster(request_id or _new_id(), wait, progress)
+        return adjuster.scale_out(count, slots, for_s=for_s or 0.0)
 
     def scale_in(
-        self, workers_or_gpus: Slots, *, wait: bool = True, request_id: str | None = None
+        self,
+        workers_or_gpus: Slots,
+        *,
+        wait: bool = True,
+        request_id: str | None = None,
+        progress: Progress | None = None,
     ) -> m.AdjustmentRecord | None:
         """Remove workers: a number, their ids (`["w1"]`) or their slots (`["localhost:1"]`).
 
@@ -184,7 +193,61 @@ class Job:
             gpus=tuple(Gpu.parse(str(n)) for n in names if ":" in str(n)),
             count=count,
         )
-        return self._adjuster(request.request_id, wait).scale_in(request)
+        return self._adjuster(request.request_id, wait, progress).scale_in(request)
+
+    def migrate(
+        self,
+        remove: str | Sequence[str | Gpu],
+        add: Slots,
+        *,
+        wait: bool = True,
+        request_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> m.AdjustmentRecord | None:
+        """Move: `remove` these workers (`["w1"]`) or slots, `add` so many, or on these slots.
+
+        All of it happens, or nothing: if a new worker does not come, the others stay. Returns when
+        the leavers' slots are free, or with `wait=False` when the leader has accepted.
+        """
+        names = [str(name) for name in listed(remove)]
+        leave = tuple(parse_slots([name for name in names if ":" in name]))
+        slots = () if isinstance(add, int) else tuple(parse_slots(add))
+        count = add if isinstance(add, int) else len(slots)
+        if not names or count < 1:
+            other = "scale_out adds, scale_in removes" if names or count > 0 else "name the workers"
+            raise UsageError(
+                f"migrate of {len(names)} workers to {count} slots; give at least one of each "
+                f"({other})"
+            )
+        both = [str(slot) for slot in leave if slot in slots]
+        if both:
+            raise UsageError(f"migrate from {both[0]} to {both[0]}; name a slot that is free")
+        workers = tuple(WorkerId(name) for name in names if ":" not in name)
+        adjuster = self._adjuster(request_id or _new_id(), wait, progress)
+        return adjuster.migrate(workers, leave, count, slots)
+
+    def profile(
+        self,
+        min_p: int | None = None,
+        max_p: int | None = None,
+        *,
+        steps: int = 20,
+        warm_up: int = 5,
+        restore: bool = True,
+        progress: Progress = lambda line: None,
+    ) -> Profile:
+        """Throughput and GPU efficiency with max_p workers, and fewer, down to min_p.
+
+        At each, `steps` mini-batches after `warm_up` that do not count; then, and after an
+        interruption, the job is put back. `progress` hears lines for the user, some of them from
+        another thread. Without a range: the present parallelism at once, disturbing nothing.
+        """
+        self._check_running()
+        if min_p is None and max_p is None:
+            return profiling.present(self, self._folder)
+        low = 1 if min_p is None else min_p
+        plan = profiling.Plan(min_p=low, max_p=max_p, steps=steps, warm_up=warm_up, restore=restore)
+        return profiling.measure(self, plan, folder=self._folder, progress=progress)
 
     def stop(self, force: bool = False, *, wait: bool = True) -> Result | None:
         """Everybody leaves at the step's end; `force`: everybody is killed now."""
@@ -257,7 +320,7 @@ class Job:
             raise UsageError(f"job {self.name} was given by its store, so its files are not known")
         return self._folder
 
-    def _adjuster(self, request_id: str, wait: bool) -> Adjuster:
+    def _adjuster(self, request_id: str, wait: bool, progress: Progress | None) -> Adjuster:
         return Adjuster(
             self._access,
             job=self.name,
@@ -265,6 +328,7 @@ class Job:
             timeout_s=self.timeout_s,
             wait=wait,
             check_running=self._check_running,
+            progress=progress,
         )
 
     def _check_running(self) -> None:
@@ -280,81 +344,6 @@ class Job:
         result = self.result()
         how = result.state if result else "its launcher was killed"
         return JobFinished(f"job {self.name} is over ({how})")
-
-
-def run(
-    script: str,
-    *args: str,
-    workers: int = 2,
-    name: str | None = None,
-    min_workers: int = 1,
-    max_workers: int = 0,
-    slots: int = 0,
-    gpus: str | None = None,
-    oversubscribe: bool = False,
-    checkpoint: str = "",
-    resume: bool = False,
-    max_restarts: int | None = None,
-    keep: int = 0,
-    grace_s: float = 0.0,
-    store: str = "",
-    host: str = "127.0.0.1",
-    audit: bool = True,
-    env: dict[str, str] | None = None,
-    timeout_s: float = 60.0,
-) -> Job:
-    """Start a job that lives on in a process of its own; returns when it has a leader.
-
-    >>> job = run("train.py", "--lr", "0.1", workers=4)          # doctest: +SKIP
-
-    JobFailed, with the first failing worker's traceback, if it ended before that.
-    """
-    spec = JobSpec(
-        script=script,
-        args=args,
-        workers=workers,
-        name=name,
-        min_workers=min_workers,
-        max_workers=max_workers,
-        slots=slots,
-        gpus=gpus,
-        oversubscribe=oversubscribe,
-        checkpoint=checkpoint,
-        resume=resume,
-        max_restarts=max_restarts,
-        keep=keep,
-        grace_s=grace_s,
-        store=store,
-        host=host,
-        audit=audit,
-        env=env or {},
-    )
-    job = Job(detached.start(spec), timeout_s=timeout_s)
-    try:
-        job.await_leader()
-    except KeyboardInterrupt:
-        # Nobody holds the job yet who could stop it.
-        job.stop(force=True, wait=False)
-        raise
-    return job
-
-
-def scale_out(
-    job_handle: Job | str, add_gpu_info: Slots, *, timeout_s: float = 60.0
-) -> m.AdjustmentRecord | None:
-    """The paper's scale_out(job_handle, add_gpu_info)."""
-    return _job(job_handle, timeout_s).scale_out(add_gpu_info)
-
-
-def scale_in(
-    job_handle: Job | str, rmv_gpu_info: Slots, *, timeout_s: float = 60.0
-) -> m.AdjustmentRecord | None:
-    """The paper's scale_in(job_handle, rmv_gpu_info)."""
-    return _job(job_handle, timeout_s).scale_in(rmv_gpu_info)
-
-
-def _job(handle: Job | str, timeout_s: float) -> Job:
-    return handle if isinstance(handle, Job) else Job(handle, timeout_s=timeout_s)
 
 
 def _new_id() -> str:
