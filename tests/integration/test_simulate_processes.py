@@ -266,7 +266,10 @@ def test_the_command_ends_by_sigterm_while_its_processes_start(everybody: bool) 
     until(lambda: len(psutil.Process(process.pid).children()) >= 2)
     children = psutil.Process(process.pid).children()
     (os.killpg if everybody else os.kill)(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=60) == ("", "")
+    try:
+        assert process.communicate(timeout=60) == ("", "")
+    finally:
+        process.kill()
     assert process.returncode == 128 + signal.SIGTERM
     until(lambda: not any(child.is_running() for child in children))
 
