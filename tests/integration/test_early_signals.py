@@ -1,8 +1,11 @@
-"""A launcher that is interrupted before it has anybody to tell it to."""
+"""Commands and launchers that are interrupted before they have begun."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +32,47 @@ def test_a_signal_before_the_first_worker_starts_none(
     assert result is not None
     assert (result.state, result.exit_status) == ("stopped", 143)
     assert not list(launcher.folder.workers())
+
+
+# Ctrl-C as soon as a module is asked for, be it in the middle of another's import.
+CTRL_C = """
+import os, signal, sys
+
+wanted, sys.argv[1:] = sys.argv[1], ["ps"]
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+from edl.cli.start import main
+sys.exit(main())
+"""
+
+
+def interrupted(module: str, tmp_path: Path, handler: signal.Handlers) -> tuple[int, str, str]:
+    """`edl ps` that hears Ctrl-C while it loads this module."""
+    process = subprocess.run(
+        [sys.executable, "-c", CTRL_C, module],
+        env={**os.environ, "EDL_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+    )
+    return process.returncode, process.stdout, process.stderr
+
+
+@pytest.mark.parametrize("module", ["edl.cli.main", "edl.cli.run", "rich.table", "msgspec"])
+def test_ctrl_c_while_a_command_loads_is_told_in_a_line(module: str, tmp_path: Path) -> None:
+    found = interrupted(module, tmp_path, signal.SIG_DFL)
+    assert found == (130, "", "edl: interrupted\n")
+
+
+def test_a_command_that_is_not_to_hear_ctrl_c_does_not(tmp_path: Path) -> None:
+    """As a shell without job control has it for what runs in the background."""
+    status, out, err = interrupted("edl.cli.main", tmp_path, signal.SIG_IGN)
+    assert (status, err) == (0, "")
+    assert out.startswith("no jobs")

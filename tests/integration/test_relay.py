@@ -116,6 +116,18 @@ def test_a_room_that_was_made_before_the_step_is_the_one_used(build: Build) -> N
     assert memory_files() == 0
 
 
+def test_a_room_is_touched_beside_and_given_back_at_once(build: Build) -> None:
+    """Also one that is far from touched: nobody waits for memory that is not used."""
+    groups = build(joined(2, 1))
+    (source,) = (relay_of(group) for group in groups if relay_of(group).hands)
+    source.prepare([1 << 30])
+    assert [each.name for each in threading.enumerate()].count("edl-touch") == 1
+    for group in groups:
+        group.drop()
+    assert [each.name for each in threading.enumerate()].count("edl-touch") == 0
+    assert memory_files() == 0
+
+
 @pytest.mark.parametrize(("elders", "newcomers"), [(1, 1), (1, 3), (2, 1), (3, 2)])
 def test_newcomers_get_what_the_elders_reduced(build: Build, elders: int, newcomers: int) -> None:
     groups = build(joined(elders, newcomers))

@@ -257,6 +257,23 @@ def test_the_command_ends_by_ctrl_c_with_nothing_written(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("everybody", [False, True])
+def test_the_command_ends_by_sigterm_while_its_processes_start(everybody: bool) -> None:
+    """A child that was told half of what to do would speak of it at length."""
+    both = ("--policy", "elastic-tiresias,tiresias", *CLUSTER)
+    process = edl("simulate", "--trace", "generate:50000", *both)
+    # The first of them is multiprocessing's own; the next has not heard yet what to do.
+    until(lambda: len(psutil.Process(process.pid).children()) >= 2)
+    children = psutil.Process(process.pid).children()
+    (os.killpg if everybody else os.kill)(process.pid, signal.SIGTERM)
+    try:
+        assert process.communicate(timeout=60) == ("", "")
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM
+    until(lambda: not any(child.is_running() for child in children))
+
+
 def until(happened: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not happened():

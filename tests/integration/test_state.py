@@ -241,7 +241,7 @@ def test_a_newcomers_optimizer_makes_its_state_beforehand(hooked: bool) -> None:
     called: list[Any] = []
     if hooked:
         optimizer.register_step_pre_hook(lambda *args: called.append(args))
-    _make_state(optimizer, type(optimizer), optimizer.step)
+    _make_state(optimizer, type(optimizer), optimizer.step, torch.zeros_like)
     assert all(p.grad is None for p in model.parameters())
     # What a script hangs on its steps must not see one that never was.
     assert bool(optimizer.state) is not hooked

@@ -87,3 +87,31 @@ def test_a_row_that_others_reduced_gives_the_gradients_that_they_have(
     assert theirs[0].grad is not None
     assert torch.equal(mine[0].grad, theirs[0].grad)
     assert mine[1].grad is None
+
+
+def test_gradients_that_are_of_no_use_are_let_go_of() -> None:
+    made = parameters((8, 2), (3,))
+    made[1].grad = None
+    bucket = Bucket(made)
+    bucket.let_go()
+    assert made[0].grad is bucket.view_of(made[0])
+    assert made[1].grad is None
+
+
+def test_gradients_that_the_row_cannot_hold_stay() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(8, dtype=torch.bfloat16))
+    parameter.grad = torch.ones(8, dtype=torch.bfloat16)
+    bucket = Bucket([parameter])
+    bucket.let_go()
+    assert not bucket.lets_go
+    assert bool((parameter.grad == 1.0).all())
+
+
+def test_whatever_lay_in_a_row_before_does_not_travel() -> None:
+    made = parameters((4,), (4,))
+    made[1].grad = None
+    bucket = Bucket(made)
+    bucket.flat.fill_(float("nan"))
+    assert not bucket.fill(1.0, None).isnan().any()
+    bucket.flat.fill_(float("nan"))
+    assert not bucket.voided(None).isnan().any()

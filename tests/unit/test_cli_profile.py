@@ -52,6 +52,48 @@ def test_a_table_for_the_eye(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not measured with 3 workers: no slot" in said
 
 
+BEFORE = "seen before, by a profile with a range (samples/s a worker)"
+UNKNOWN = "efficiency: unknown, for no other number of workers was measured in this job"
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        (
+            {},
+            [f"{UNKNOWN}; `edl profile mnist --min-p 1` does"],
+        ),
+        (
+            {1: 1000.0, 2: 700.0, 4: 500.0},
+            [
+                f"{BEFORE}: 1,000.0 with 1, 500.0 with 4",
+                "best use of each worker: seen before with 1; efficiency is beside that",
+            ],
+        ),
+        (
+            {4: 500.0},
+            [f"{BEFORE}: 500.0 with 4", "best use of each worker: now, with 2 (*)"],
+        ),
+    ],
+)
+def test_what_is_measured_now_is_told_apart_from_what_was_seen_before(
+    known: dict[int, float],
+    told: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    alone = row_of(workers=2, samples=1600, seconds=1.0, steps=20)
+    found = judged("mnist", [alone], known=known)
+    monkeypatch.setattr(AnyJob, "profile", lambda self, *wish, **options: found)
+    assert main(["profile", "mnist"]) == 0
+    said = capsys.readouterr().out
+    now = "now: the job as it is, with 2 workers, over its last 20 steps"
+    assert said.splitlines()[-1 - len(told) :] == [now, *told]
+    # Neither is anything told to be the most of one row, nor starred that is not there.
+    assert "most samples" not in said
+    assert said.count("*") == 2 * (found.best == 2)
+
+
 def test_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "p.csv"
     assert main(["profile", "mnist", "--json", "--csv", str(table), "--steps", "7"]) == 0
@@ -102,9 +144,9 @@ def test_a_picture(
 ) -> None:
     picture = tmp_path / "p.png"
     monkeypatch.setattr(AnyJob, "profile", lambda self, *wish, **options: found)
-    assert main(["profile", "mnist", "--plot", str(picture)]) == 0
+    assert main(["profile", "mnist", "--min-p", "1", "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main(["profile", "mnist", "--plot", str(tmp_path / "p.nonsense")]) == 2
+    assert main(["profile", "mnist", "--min-p", "1", "--plot", str(tmp_path / "p.nonsense")]) == 2
     assert "p.nonsense cannot be written" in capsys.readouterr().err
 
 

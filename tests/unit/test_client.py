@@ -246,6 +246,49 @@ def test_progress_is_told_once_for_each_thing_that_is_waited_for() -> None:
     ]
 
 
+def test_a_request_that_is_asked_again_is_not_told_as_accepted_again() -> None:
+    silence = TimedOut("silence")
+    world = FakeWorld(
+        *(ACCEPTED, silence, waiting("4f2")),
+        *(PeerError("it went away"), ACCEPTED, silence, waiting("4f2"), ADJUSTED),
+    )
+    lines: list[str] = []
+    assert world.adjuster(progress=lines.append).scale_out(1, (), for_s=0.0) == RECORD
+    assert lines == [
+        "scale_out: accepted",
+        "scale_out: waiting for new workers: w2 to start",
+        "scale_out: the leader has changed; asking the next one",
+        "scale_out: waiting for new workers: w2 to start",
+    ]
+
+
+def test_a_leader_that_is_at_work_on_a_request_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long newcomers take: whatever it says of the request is a sign of life."""
+    clock = [0.0]
+
+    class Slow(FakeWorld):
+        def connect(self, address: Address) -> FakeChannel:
+            world = self
+
+            class Channel(FakeChannel):
+                def receive(self, timeout_s: float | None) -> object:
+                    clock[0] += timeout_s if timeout_s is not None else 0.0
+                    return super().receive(timeout_s)
+
+            return Channel(world)
+
+    monkeypatch.setattr("edl.launch.adjusting.time.monotonic", lambda: clock[0])
+    world = Slow(ACCEPTED, *[TimedOut("silence"), waiting("4f2")] * 40, ADJUSTED)
+    lines: list[str] = []
+    adjuster = world.adjuster(timeout_s=60.0, progress=lines.append)
+    assert adjuster.scale_out(1, (), for_s=0.0) == RECORD
+    assert clock[0] > 20.0
+    assert world.names().count("ScaleOut") == 1
+    assert lines == ["scale_out: accepted", "scale_out: waiting for new workers: w2 to start"]
+
+
 def test_nobody_is_asked_for_a_status_that_nobody_wants_to_hear() -> None:
     world = FakeWorld(ACCEPTED, ADJUSTED)
     world.adjuster().scale_out(1, (), for_s=0.0)

@@ -33,9 +33,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
-    command: Command = options.command
     try:
+        options = make_parser().parse_args(arguments)
+        command: Command = options.command
         return command(options)
     except UsageError as error:
         print(f"edl: {error}", file=sys.stderr)

@@ -50,6 +50,12 @@ def profile(options: argparse.Namespace) -> int:
         print(json.dumps(asdict(found), indent=2))
     else:
         _print(found)
+        if options.min_p is None and options.max_p is None and not options.script:
+            _print_present(found)
+        else:
+            _print_best(found)
+        for note in found.notes:
+            print(f"note: {note}")
     if options.csv is not None:
         _write_csv(Path(options.csv), found)
     if options.plot is not None:
@@ -112,12 +118,35 @@ def _print(found: Profile) -> None:
             str(row.steps),
         )
     Console(highlight=False).print(table)
+
+
+def _print_best(found: Profile) -> None:
     if found.best is not None:
         print(f"best use of each worker: with {found.best} (*)")
         most = max(found.rows, key=lambda row: (row.throughput, -row.workers))
         print(f"most samples a second: with {most.workers}")
-    for note in found.notes:
-        print(f"note: {note}")
+
+
+def _print_present(found: Profile) -> None:
+    """One number of workers is measured now; the others, if any, were some time before."""
+    (row,) = found.rows
+    print(f"now: the job as it is, with {_workers(row.workers)}, over its last {row.steps} steps")
+    if not found.earlier:
+        print(
+            "efficiency: unknown, for no other number of workers was measured in this job; "
+            f"`edl profile {found.job} --min-p 1` does"
+        )
+        return
+    seen = ", ".join(f"{speed:,.1f} with {p}" for p, speed in found.earlier.items())
+    print(f"seen before, by a profile with a range (samples/s a worker): {seen}")
+    if found.best == row.workers:
+        print(f"best use of each worker: now, with {found.best} (*)")
+    else:
+        print(f"best use of each worker: seen before with {found.best}; efficiency is beside that")
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker" if count == 1 else f"{count} workers"
 
 
 def _write_csv(path: Path, found: Profile) -> None:

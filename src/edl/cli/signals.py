@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from typing import NoReturn
 
-__all__ = ["Interrupted", "interruptible"]
+__all__ = ["Interrupted", "interruptible", "later"]
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -41,3 +44,29 @@ def interruptible() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def later() -> Iterator[None]:
+    """What a signal would interrupt is done first; then the signal is heard as ever.
+
+    A mask would not do: with several threads the system gives a signal to another one, and Python
+    hears it on this one all the same.
+    """
+    noted: list[int] = []
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    ours = threading.current_thread() is threading.main_thread()
+    heard = {number: handler for number, handler in before.items() if ours and callable(handler)}
+
+    def note(number: int, frame: object) -> None:
+        noted.append(number)
+
+    for number in heard:
+        signal.signal(number, note)
+    try:
+        yield
+    finally:
+        for number, handler in heard.items():
+            signal.signal(number, handler)
+        if noted:
+            signal.raise_signal(noted[0])

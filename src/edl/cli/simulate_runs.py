@@ -34,6 +34,7 @@ from rich.progress import (
 )
 
 from edl.cli.say import say
+from edl.cli.signals import later
 from edl.errors import EdlError, UsageError
 from edl.simulator.comparison import time_text
 from edl.simulator.jobs import Trace
@@ -187,22 +188,29 @@ def _start(
     running: list[_Child], simulate: Simulate, trace: Trace, policy: str, setting: Setting
 ) -> None:
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_work, args=(theirs, simulate, trace, policy, setting), name=policy, daemon=True
-    )
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs,), name=policy, daemon=True)
     # It is started with the first child otherwise, and lifts the mask that is set here.
     resource_tracker.ensure_running()
-    # A child keeps the mask that it is born with: Ctrl-C is never for it, also not while it is
-    # still importing, where it would tell of it at length. Ours comes when it is lifted again.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    # Not interrupted: a child that was told half of how to begin would complain of it, and one
+    # that is not in the list yet would not be killed.
+    with later():
+        # A child keeps the mask that it is born with: Ctrl-C is never for it, also not while it is
+        # still importing, where it would tell of it at length.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            process.start()
+            running.append(_Child(policy, process, ours))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            # Ours of it must go, else the pipe outlives the child.
+            theirs.close()
     try:
-        process.start()
-        running.append(_Child(policy, process, ours))
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        # Ours of it must go, else the pipe outlives the child.
-        theirs.close()
+        # Apart from the start, for this waits until the child reads it.
+        ours.send((simulate, trace, policy, setting))
+    except OSError as error:
+        process.join()
+        raise EdlError(_died(running[-1])) from error
 
 
 def _hear(child: _Child, watch: Watch) -> Outcome | None:
@@ -234,9 +242,7 @@ def _died(child: _Child) -> str:
     return f"the simulation of policy {child.policy} died ({how}); nothing was written"
 
 
-def _work(
-    pipe: Connection, simulate: Simulate, trace: Trace, policy: str, setting: Setting
-) -> None:
+def _work(pipe: Connection) -> None:
     """In the child."""
 
     def report(done: int, jobs: int) -> None:
@@ -246,6 +252,10 @@ def _work(
             # Nobody listens any more, so there is nothing left to do.
             os._exit(1)
 
+    try:
+        simulate, trace, policy, setting = pipe.recv()
+    except (EOFError, OSError):
+        os._exit(1)
     try:
         outcome = simulate(trace, policy, setting, progress=_seldom(report))
     except UsageError as error:

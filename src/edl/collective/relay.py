@@ -41,16 +41,22 @@ class _Room:
         self._used = False
 
     def touch(self) -> None:
-        """Let the system find the memory now; that may take longer than to fill it."""
+        """Let the system find the memory now; that may take longer than to fill it.
+
+        Ends when the room is used.
+        """
         for chunk in self._bytes.split(_CHUNK):
             with self._lock:
                 if self._used:
                     return
                 chunk.zero_()
 
-    def put(self, rows: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    def use(self) -> None:
         with self._lock:
             self._used = True
+
+    def put(self, rows: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        self.use()
         parts, start = [], 0
         for row in rows:
             flat = row.view(torch.uint8)
@@ -91,16 +97,21 @@ class Relay:
         self._agree = agree
         self._beside = beside
         self._room: _Room | None = None
+        self._touching: threading.Thread | None = None
         self._known = -1  # the number of the room that all have tried to open
         self._mapped: torch.Tensor | None = None
 
     # -- the source ------------------------------------------------------------------------
 
     def prepare(self, sizes: Iterable[int]) -> None:
-        """Make room for rows of so many bytes, and touch its memory, before the step begins."""
+        """Make room for rows of so many bytes; its memory is touched until the step needs it.
+
+        On a thread of its own: the switch is some steps away, and nobody waits for this.
+        """
         room = self._made_room(sizes)
         if room is not None:
-            room.touch()
+            self._touching = threading.Thread(target=room.touch, name="edl-touch", daemon=True)
+            self._touching.start()
 
     def reserve(self, sizes: Iterable[int]) -> None:
         """The same inside the step, if there is no such room: behind its computation."""
@@ -169,7 +180,13 @@ class Relay:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._room = self._mapped = None
+        room, self._room, self._mapped = self._room, None, None
+        if room is not None:
+            room.use()
+        if self._touching is not None:
+            self._touching.join()
+            # A thread that has ended still knows what it was to do.
+            self._touching = None
 
     def _in_memory(self, number: int, file: int, can_open: Callable[[], bool]) -> bool:
         """Whether all of them see the source's room; asked once for each room."""

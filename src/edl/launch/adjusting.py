@@ -204,15 +204,17 @@ class Adjuster:
                 self._take_back(channel)
                 continue
             if isinstance(message, m.Status):
-                self._on_status(message)
+                if self._on_status(message):
+                    heard = time.monotonic()
                 continue
             heard = time.monotonic()
             match message:
                 case m.Accepted():
                     if on_accepted is not None:
                         on_accepted()
+                    if not self._accepted:
+                        self._tell("accepted")
                     self._accepted = True
-                    self._tell("accepted")
                     if not self._wait:
                         return None
                 case m.Retry(reason=reason, after_s=after_s):
@@ -244,10 +246,13 @@ class Adjuster:
             how = f"was complete before it could be taken back: {record.size} workers"
         raise KeyboardInterrupt(f"{self._what} of job {self._job} {how}")
 
-    def _on_status(self, status: m.Status) -> None:
+    def _on_status(self, status: m.Status) -> bool:
+        """Whether the leader is at work on this request: then it need not be asked again."""
         doing = status.adjustment
-        if doing is not None and doing.request_id == self._request_id:
-            self._tell(f"{doing.phase}: {doing.detail}" if doing.detail else doing.phase)
+        if doing is None or doing.request_id != self._request_id:
+            return False
+        self._tell(f"{doing.phase}: {doing.detail}" if doing.detail else doing.phase)
+        return True
 
     def _tell(self, line: str) -> None:
         """Once, however often it is so."""

@@ -37,6 +37,7 @@ class Profile:
     best: int | None  # p*
     notes: tuple[str, ...]
     restored: bool  # whether the job was put back, where that was wanted and needed
+    earlier: Mapping[int, float]  # t(p) of other p, as measured before; p* may be one of these
 
 
 def row_of(*, workers: int, samples: float, seconds: float, steps: int) -> Row:
@@ -61,17 +62,25 @@ def judged(
 ) -> Profile:
     """The rows with their efficiency.
 
-    `known`: t(p) by p as it was measured before, where a row says nothing newer. One row alone is
-    compared with nothing.
+    `known`: t(p) by p as it was measured before, where a row says nothing newer. One number alone
+    is compared with nothing.
     """
     found = sorted(rows, key=lambda row: -row.workers)
     speeds = dict(known or {}) | {row.workers: row.per_worker for row in found}
     # Of equals the smaller: it does the same with less.
-    best = min(speeds, key=lambda p: (-speeds[p], p)) if len(speeds) > 1 or known else None
+    best = min(speeds, key=lambda p: (-speeds[p], p)) if len(speeds) > 1 else None
     most = speeds[best] if best is not None else 0.0
     if most > 0:
         found = [replace(row, efficiency=row.per_worker / most) for row in found]
-    return Profile(job=job, rows=tuple(found), best=best, notes=tuple(notes), restored=restored)
+    measured = {row.workers for row in found}
+    return Profile(
+        job=job,
+        rows=tuple(found),
+        best=best,
+        notes=tuple(notes),
+        restored=restored,
+        earlier={p: speeds[p] for p in sorted(speeds) if p not in measured},
+    )
 
 
 def members_of(status: Status) -> int:

@@ -163,6 +163,10 @@ class Agent:
         with self.changed:
             return self.changed.wait_for(lambda: self.may_go, timeout_s)
 
+    def may_begin(self) -> bool:
+        """Whether `wait_begun` would not wait."""
+        return self.begun is not None or self.dismissal is not None
+
     def wait_begun(self, *, beyond: int = 0) -> Generation | None:
         """Until the training thread may begin a generation later than this one.
 

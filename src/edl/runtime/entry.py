@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from edl.errors import GroupBroken
@@ -117,9 +117,12 @@ def enter_job(
     keeper: Keeper | None,
 ) -> Entry:
     """Say that the context is prepared, wait to be let in, and take over the job's state."""
-    if agent.identity.request_id:
-        framework.warm_up()
+    warming = framework.warm_up() if agent.identity.request_id else iter(())
+    # What may fail does now: until this worker is ready, that costs the job nothing.
+    next(warming, None)
     agent.post(ContextReady(context_s=now() - began))
+    # The rest beside what a newcomer waits for: others build groups and finish steps meanwhile.
+    _warm_up(warming, until=agent.may_begin)
     generation = agent.wait_begun()
     assert generation is not None
     progress = _enter(Progress(me=me, generation=generation, ledger=ledger, step=step))
@@ -131,7 +134,7 @@ def enter_job(
         if generation.mended:
             raise GroupBroken("the first generation fell before this worker had entered it")
         group = agent.entered(generation.number)
-        return _take_part(agent, framework, progress, group)
+        return _take_part(agent, framework, progress, group, warming)
     except GroupBroken as error:
         return Entry(
             progress=progress,
@@ -144,14 +147,28 @@ def enter_job(
         )
 
 
-def _take_part(agent: Agent, framework: Framework, progress: Progress, group: Group) -> Entry:
+def _warm_up(warming: Iterator[None], *, until: Callable[[], bool]) -> None:
+    """Prepare for the first step as long as there is nothing better to do."""
+    while not until():
+        try:
+            next(warming)
+        except StopIteration:
+            return
+
+
+def _take_part(
+    agent: Agent, framework: Framework, progress: Progress, group: Group, warming: Iterator[None]
+) -> Entry:
     """The first round of a group, and the state."""
     generation, me = progress.generation, progress.me
     records: list[StepRecord] | None = None
     transfer, receiving = _NOTHING, None
     if not generation.founding:
         # The first round of the new group is our first step, whichever number it has.
-        rows = _await_rows(agent, group, group.exchange(pack(_JOIN)))
+        exchange = group.exchange(pack(_JOIN))
+        # It is under way, so nobody waits for this worker; the others are steps away from theirs.
+        _warm_up(warming, until=lambda: exchange.ready() or agent.dismissal is not None)
+        rows = _await_rows(agent, group, exchange)
         records = [unpack(row) for row in rows]
         agent.post(RoundJoined(generation=generation.number))
     if generation.newcomers and generation.source == me:

@@ -6,7 +6,7 @@ session tells it when to send, to receive and to even out. Neither port knows of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -69,7 +69,7 @@ class Relay(Protocol):
         ...
 
     def prepare(self, sizes: Iterable[int]) -> None:
-        """Make room for what is handed over, before the step begins."""
+        """Make room for what is handed over; it is ready before the step, if there is time."""
         ...
 
     def reserve(self, sizes: Iterable[int]) -> None:
@@ -191,8 +191,11 @@ class Framework(Protocol):
         """Put back what `capture` gave."""
         ...
 
-    def warm_up(self) -> None:
-        """A newcomer is not in yet: whatever its first step would have to make is made now."""
+    def warm_up(self) -> Iterator[None]:
+        """A newcomer is not in yet: whatever its first step would have to make is made now.
+
+        A little with each `next`: the first does what may fail, the others may be left to the step.
+        """
         ...
 
     def even_out(self, group: Group, root: int, relay: Relay | None) -> None:

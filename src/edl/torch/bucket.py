@@ -28,11 +28,13 @@ class Bucket:
         self.missing = len(parameters)
         self.total = sum(p.numel() for p in parameters)
         dtype = _WIDER.get(first.dtype, first.dtype)
-        # Behind the gradients: one flag per parameter, and one for a voided step.
-        self.flat = torch.zeros(self.total + len(parameters) + 1, dtype=dtype, device=first.device)
+        # Behind the gradients: one flag per parameter, and one for a voided step. Whoever uses a
+        # row writes all of it, so its memory is not touched before.
+        self.flat = torch.empty(self.total + len(parameters) + 1, dtype=dtype, device=first.device)
         self._narrow: torch.Tensor | None = None
-        self._same_dtype = dtype == first.dtype
+        self.lets_go = dtype == first.dtype  # its row can take the gradients' place at once
         self.views = self._cut(self.flat)
+        self._by_parameter = {id(p): v for p, v in zip(parameters, self.views, strict=True)}
 
     def _cut(self, flat: torch.Tensor) -> list[torch.Tensor]:
         views, start = [], 0
@@ -61,12 +63,24 @@ class Bucket:
                         "sparse=False"
                     )
                 torch.mul(gradient, weight, out=view)
-                if self._same_dtype:
+                if self.lets_go:
                     # At once, so that the gradient's own memory is free for the next one's.
                     parameter.grad = view
                 flags[index] = 1.0
             self.flat[self.total :] = torch.tensor(flags, dtype=self.flat.dtype)
         return self._outgoing(compression)
+
+    def let_go(self) -> None:
+        """The gradients are of no use, and others will come: their memory is free for the next."""
+        if not self.lets_go:
+            return
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is not None:
+                parameter.grad = view
+
+    def view_of(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """The parameter's part of the row."""
+        return self._by_parameter[id(parameter)]
 
     def voided(self, compression: torch.dtype | None) -> torch.Tensor:
         """A row that says only that this step does not count."""
@@ -112,7 +126,7 @@ class Bucket:
             if not flag:
                 # Nobody's share used it: also not a worker that ran on a stand-in batch.
                 parameter.grad = None
-            elif self._same_dtype:
+            elif self.lets_go:
                 parameter.grad = view
             elif parameter.grad is None:
                 parameter.grad = view.to(parameter.dtype)

@@ -76,7 +76,9 @@ def elastic(
     optimizer.__dict__.pop("step", None)
     optimizer.__class__ = type(f"Elastic{kind.__name__}", (kind,), attributes)
     plugin.reducer.watch(owned)
-    plugin.state_makers.append(lambda: _make_state(optimizer, kind, inner_step))
+    plugin.state_makers.append(
+        lambda: _make_state(optimizer, kind, inner_step, plugin.reducer.room_for_gradient)
+    )
     plugin.state.optimizers.append(optimizer)
     if not any(model is known for known in plugin.state.models):
         plugin.state.models.append(model)
@@ -84,12 +86,16 @@ def elastic(
 
 
 def _make_state(
-    optimizer: torch.optim.Optimizer, kind: type, inner_step: Callable[..., Any]
+    optimizer: torch.optim.Optimizer,
+    kind: type,
+    inner_step: Callable[..., Any],
+    room: Callable[[torch.nn.Parameter], torch.Tensor],
 ) -> None:
     """Let a newcomer's optimizer make its state, for the job's to be received in its place.
 
     By a step with gradients of zero: what it does to the parameters does not matter, for those are
-    received too. Only torch's own optimizers, whose steps have no other effects.
+    received too. `room` is memory for a gradient. Only torch's own optimizers, whose steps have no
+    other effects.
     """
     # A step hook of the script would be called for a step that never was.
     names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -100,7 +106,7 @@ def _make_state(
     if any(p.grad is not None for p in owned):
         return
     for parameter in owned:
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = room(parameter)
     inner_step()
     for parameter in owned:
         parameter.grad = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -72,11 +72,19 @@ class Plugin:
     def install(self, tensors: Tensors, skeleton: dict[str, Any]) -> None:
         install(self.state, tensors, skeleton)
 
-    def warm_up(self) -> None:
-        self.reducer.warm_up()
-        for make_state in self.state_makers:
+    def warm_up(self) -> Iterator[None]:
+        # A GPU's memory is soon full, and soon touched.
+        early, late = self.state_makers, self.state_makers[:0]
+        if self.reducer.on_cpu:
+            early, late = late, early
+        for make_state in early:
             make_state()
-        self.reducer.touch_spare()
+        yield
+        yield from self.reducer.touch_buckets()
+        for make_state in late:
+            make_state()
+            yield
+        yield from self.reducer.touch_spare()
 
     def even_out(self, group: Group, root: int, relay: Relay | None) -> None:
         """Everyone takes the root's buffers, in one message per dtype."""

@@ -27,6 +27,8 @@ from edl.torch.micro import Accumulator
 __all__ = ["Reducer", "Reduction"]
 
 _COMPRESSIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Found and cleared by the system in milliseconds, be it slow.
+_PIECE = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +90,37 @@ class Reducer:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)
             self._buckets = None
 
-    def warm_up(self) -> None:
-        """Make the buckets and touch their memory, so that the first step need not."""
-        for bucket in self._all():
-            bucket.flat.zero_()
+    @property
+    def on_cpu(self) -> bool:
+        """Whether all gradients are there; makes the buckets, if there are none yet."""
+        return all(bucket.flat.device.type == "cpu" for bucket in self._all())
 
-    def touch_spare(self) -> None:
+    def touch_buckets(self) -> Iterator[None]:
+        """Touch the buckets' memory, so that the first step need not."""
+        for bucket in self._all():
+            yield from _touched(bucket.flat)
+
+    def touch_spare(self) -> Iterator[None]:
         """Touch memory for gradients on their way into the buckets, and leave it to the allocator.
 
-        It may lie in pieces when backward asks for it, hence half as much again.
+        It may lie in pieces when backward asks for it, hence half as much again. A full bucket's
+        gradients are let go of, so others find room there: three times the largest has been enough.
         """
-        sizes = [b.flat.numel() * b.flat.itemsize for b in self._all() if not b.flat.is_cuda]
-        torch.empty(sum(sizes) * 3 // 2, dtype=torch.uint8).zero_()
+        buckets = [bucket for bucket in self._all() if not bucket.flat.is_cuda]
+        passing = [bucket.flat.nbytes for bucket in buckets if bucket.lets_go]
+        staying = sum(bucket.flat.nbytes for bucket in buckets if not bucket.lets_go)
+        size = min(2 * max(passing, default=0), sum(passing)) + staying
+        yield from _touched(torch.empty(size * 3 // 2, dtype=torch.uint8))
+
+    def room_for_gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """Memory like the parameter's gradient will have, in its bucket if it lies there."""
+        bucket = self._place.get(id(parameter))
+        if bucket is None or not bucket.lets_go:
+            return torch.zeros_like(parameter)
+        return bucket.view_of(parameter).zero_()
 
     def prepare(self, relay: Relay) -> None:
-        """On the thread that builds a generation: make room for what its newcomers will get."""
+        """A generation is built: make room for what its newcomers will get."""
         buckets = self._buckets
         if buckets is not None:
             relay.prepare(bucket.size(self.compression) for bucket in buckets)
@@ -163,6 +181,7 @@ class Reducer:
         assert group is not None
         if relay is not None and relay.takes:
             # A newcomer has nothing to add in its first step; the elders do not wait for it.
+            bucket.let_go()
             return True
         with torch.no_grad():
             flat = bucket.fill(self._weight, self.compression)
@@ -304,3 +323,10 @@ class Reducer:
             self._buckets = list(bucketed(order, self.bucket_bytes))
             self._place = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         return self._buckets
+
+
+def _touched(memory: torch.Tensor) -> Iterator[None]:
+    """Let the system find this memory, a little at a time."""
+    for piece in memory.view(torch.uint8).split(_PIECE):
+        piece.zero_()
+        yield

@@ -7,6 +7,7 @@ draws the same ones as in a fresh process.
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -32,6 +33,9 @@ def before_fork() -> None:
             "--preload out, or open the GPU where the script begins"
         )
     _try_fork()
+    # What the first connection to a store loads.
+    importlib.import_module("edl.store.embedded")
+    "localhost".encode("idna")
     parameter = torch.nn.Parameter(torch.zeros(1))
     for kind in (torch.optim.SGD, torch.optim.AdamW):
         parameter.grad = torch.zeros(1)
