@@ -105,7 +105,7 @@ def test_a_job_that_is_nearly_done_is_left_alone() -> None:
 
 def test_nobody_waits_for_ever() -> None:
     """A long job gets its turn though shorter ones keep coming: its size shrinks as it waits."""
-    stage = Stage(WaterFilling(patience_s=1_000.0), gpus=2)
+    stage = Stage(WaterFilling(patience=0.2), gpus=2)
     long = stage.submit(2, 10_000.0, elastic=False)
     now = 0.0
     while not long.held:
@@ -117,6 +117,34 @@ def test_nobody_waits_for_ever() -> None:
             stage.book.view.now = now
             stage.book.finish(now, short.key)
     assert now > 2_000.0, "not before it has waited"
+
+
+def test_a_wait_is_long_or_short_beside_the_job_itself() -> None:
+    """The same story a hundred times slower has the same end."""
+    turns = []
+    for pace in (1.0, 100.0):
+        stage = Stage(WaterFilling(patience=0.2, turn=-30.0), gpus=2)
+        long = stage.submit(2, 1e6 * pace, elastic=False)
+        rounds = 0
+        while not long.held:
+            short = stage.submit(2, 2e5 * pace, elastic=False)
+            stage.at(rounds * 1e5 * pace)
+            rounds += 1
+            if short.held:
+                stage.book.view.now = rounds * 1e5 * pace
+                stage.book.finish(rounds * 1e5 * pace, short.key)
+        turns.append(rounds)
+    assert turns[0] == turns[1] > 2
+
+
+def test_nobody_waits_for_gpus_that_hardly_speed_another_up() -> None:
+    """Its fifth and sixth GPU bring the short job 7 and 3 %; a month's job begins with one."""
+    for turn, share in ((-2.0, 1), (-30.0, 0)):
+        stage = Stage(WaterFilling(turn=turn, own=0.0), gpus=6)
+        month, short = stage.submit(2, 5e6), stage.submit(2, 1e4)
+        stage.at(0.0)
+        assert (month.held >= 1) == bool(share), (turn, month.held, short.held)
+        assert short.held >= 4
 
 
 def test_what_was_not_carried_out_is_decided_again() -> None:

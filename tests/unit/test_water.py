@@ -17,9 +17,16 @@ CURVES = [
 ]
 
 
-def shape(curve: Curve, floor: int = 1, asked: int = 2) -> Shape:
+def shape(curve: Curve, floor: int = 1, asked: int = 2, turn: float = -30.0) -> Shape:
     return Shape.of(
-        curve, floor=floor, asked=asked, most=curve.limit, width=WIDTH, first=1.0, own=2.0
+        curve,
+        floor=floor,
+        asked=asked,
+        most=curve.limit,
+        width=WIDTH,
+        first=1.0,
+        own=2.0,
+        turn=turn,
     )
 
 
@@ -48,6 +55,16 @@ def test_nobody_gets_the_second_piece_without_the_first() -> None:
     bins = water.wishes[0].bins
     assert bins == sorted(bins, reverse=True)
     assert bins[0] == bins[1], "pulled down to the first one"
+
+
+def test_the_first_piece_never_sinks_below_its_turn() -> None:
+    water = Water(capacity=3, width=WIDTH)
+    for key, weight in enumerate((-50, -400)):
+        water.place(job(key, CURVES[0]), shape(CURVES[0], floor=2, turn=-1.0), weight, -400)
+    usual, huge = (water.wishes[key].bins for key in (0, 1))
+    # A second each second for two GPUs, times 1/e.
+    assert huge[0] == round((-1.0 - 0.69315) / WIDTH) - water.base
+    assert usual[0] > huge[0] > huge[1], "of what comes after it, sizes decide as ever"
 
 
 def test_what_is_left_goes_to_whoever_can_use_it_and_those_who_have_it_keep_it() -> None:

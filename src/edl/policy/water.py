@@ -31,15 +31,25 @@ class Shape:
 
     ends: tuple[int, ...]
     steps: tuple[tuple[int, int], ...]
+    least: int  # the first piece lies in this bin or above, however large the job
 
     @staticmethod
     def of(
-        curve: Curve, *, floor: int, asked: int, most: int, width: float, first: float, own: float
+        curve: Curve,
+        *,
+        floor: int,
+        asked: int,
+        most: int,
+        width: float,
+        first: float,
+        own: float,
+        turn: float,
     ) -> Shape:
         """The first piece is worth its efficiency, others what they add relative to what is there.
 
         `first` and `own` are added to the logarithm of the first piece's worth, and to that of
-        those up to what the user asked for.
+        those up to what the user asked for. A job that does not run loses a second each second, so
+        its first piece is never worth less than that for each of its GPUs, times e^`turn`.
         """
         ends, steps = [], []
         for index, piece in enumerate(curve.hull(0, floor, most)):
@@ -54,7 +64,7 @@ class Shape:
                     worth += own
             ends.append(piece.end)
             steps.append((piece.end - piece.begin, round(worth / width)))
-        return Shape(tuple(ends), tuple(steps))
+        return Shape(tuple(ends), tuple(steps), round((turn - log(ends[0])) / width))
 
 
 class Wish:
@@ -104,8 +114,12 @@ class Water:
         demand, pieces, surface, above = self.demand, self.pieces, self.surface, self.above
         highest = len(demand) - 1
         bins, add, piece = [], first - self.base, job.key * MANY
+        least = shape.least - self.base
         for gpus, at in shape.steps:
             at += add
+            if at < least:
+                at = least
+            least = 0
             # Nobody gets the second piece without the first, so it never lies above it.
             if at < highest:
                 highest = at if at > 0 else 0

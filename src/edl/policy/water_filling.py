@@ -6,7 +6,8 @@ job's GPUs come in pieces (`edl.policy.water`), and a piece's worth has two side
 - **Who runs.** The first piece is `share` of what the user asked for, all or nothing. Its worth
   falls with the job's size to the power `steep`: whoever is done soonest goes first. The size is
   the work left, as the job's leader tells it (WF-SRPT), or, where nobody knows, the service it
-  has had (WF-LAS).
+  has had (WF-LAS). But it falls only so far (`turn`): nobody, however large, is kept waiting so
+  that others may have GPUs which hardly speed them up.
 - **On how many.** Every further piece is worth the speed it adds, relative to what the job has,
   so that the tenth GPU of one job yields to the second of another; sizes hardly matter (`tilt`).
   Pieces up to what the user asked for are worth more (`own`) than those beyond.
@@ -15,7 +16,8 @@ The scale is the cluster's own: a job whose work would fill all of it for `horiz
 a piece beyond what its user asked for would double the speed of another. So one setting serves
 clusters of every size, and no exponent has to follow the load: under load the surface rises above
 what lies beyond users' wishes by itself. Against starvation, a job's size shrinks with the time
-that it has waited: by half in `patience_s`.
+that it has waited: by half when that is `patience` times as long as it would run on what its user
+asked for. So an hour's job and a month's job are held up alike, on clusters of every kind.
 
 Against restlessness: weights move in steps of `grain` bins; equals keep what they have; and a job
 that would gain less than `resize_s` until its end is left alone.
@@ -24,7 +26,7 @@ that would gain less than `resize_s` until its end is left alone.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from math import ceil, exp, log
+from math import ceil, exp, log, sqrt
 
 from edl.policy.base import Policy
 from edl.policy.decisions import Decision, Preempt, ScaleIn, ScaleOut, Start
@@ -51,11 +53,12 @@ class WaterFilling(Policy):
         *,
         share: float = 0.5,
         steep: float = 1.0,
-        tilt: float = 0.1,
+        tilt: float = 0.05,
         first: float = 1.5,
-        own: float = 2.0,
+        own: float = 1.0,
         horizon_s: float = 300.0,
-        patience_s: float = 1e6,
+        patience: float = 0.25,
+        turn: float = -2.0,
         resize_s: float = 2.0,
         rest_s: float = 60.0,
         told: bool = True,
@@ -66,7 +69,8 @@ class WaterFilling(Policy):
         self.first = first
         self.own = own
         self.horizon_s = horizon_s
-        self.patience_s = patience_s
+        self.patience = patience
+        self.turn = turn
         self.resize_s = resize_s
         self.rest_s = rest_s
         self.told = told
@@ -90,7 +94,7 @@ class WaterFilling(Policy):
         left = job.left_at(now) if self.told else None
         size = GROUND_GPU_S + (job.total_at(now) if left is None else left)
         waited = max(0.0, now - job.submitted_s - job.ran_at(now))
-        aged = size / (1.0 + waited / self.patience_s) / self._scale
+        aged = size / (1.0 + waited / self._patience_s(job, size)) / self._scale
         unit = WIDTH * GRAIN
         at = -self.steep * log(aged) / unit
         # Both from one grain, so that they change at the same moments.
@@ -110,12 +114,20 @@ class WaterFilling(Policy):
         self, job: Job, size: float, waited: float, factor: float, *, told: bool
     ) -> float | None:
         """Seconds until its aged size is so many times what it is; None: never by itself."""
+        patience_s = self._patience_s(job, size)
         if not job.held:
-            return (self.patience_s + waited) * (1.0 / factor - 1.0)
+            return (patience_s + waited) * (1.0 / factor - 1.0)
         speed = -job.pace if told else float(job.held)
-        if speed == 0 or (told and size * factor < GROUND_GPU_S):
+        # Its size is s where s / (1 + waited / patience of s) is so many times what it is.
+        aged = size * factor / (1.0 + waited / patience_s)
+        then = (aged + sqrt(aged * aged + 4.0 * aged * waited * job.gpus / self.patience)) / 2.0
+        if speed == 0 or (told and then < GROUND_GPU_S):
             return None
-        return max(0.0, size * (factor - 1.0) / speed)
+        return max(0.0, (then - size) / speed)
+
+    def _patience_s(self, job: Job, size: float) -> float:
+        """A wait of so long counts as much as half of its size."""
+        return self.patience * size / job.gpus
 
     def _shape(self, job: Job) -> Shape:
         floor = max(job.least, ceil(self.share * job.gpus)) if job.elastic else job.gpus
@@ -130,6 +142,7 @@ class WaterFilling(Policy):
                 width=WIDTH,
                 first=self.first,
                 own=self.own,
+                turn=self.turn,
             )
         return shape
 
