@@ -1,0 +1,123 @@
+"""What the scripts beside this one have in common: options, data, and a log to be judged by.
+
+Before the gradients: generation, epoch, step and the samples of this worker's own rows. After
+notify_batch_end: whether the step counted, and digests of what must be equal everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FEATURES, HIDDEN, CLASSES = 12, 24, 4
+RATE, MOMENTUM, DECAY = 0.1, 0.9, 0.97
+
+# Parameters, the optimizer's state and buffers, as arrays, and the learning rate.
+Look = Callable[[], tuple[Iterable[Any], Iterable[Any], Iterable[Any], float]]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log", required=True)
+    parser.add_argument("--samples", type=int, default=203)
+    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--micro-batch", type=int, default=None)
+    parser.add_argument("--bucket-mb", type=float, default=25.0)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds a whole batch takes")
+    parser.add_argument("--until", default="", help="go on until this file exists")
+    return parser.parse_args()
+
+
+def data(samples: int) -> tuple[Any, Any, Any]:
+    """Inputs, classes and each sample's own number."""
+    rng = np.random.default_rng(7)
+    inputs = rng.standard_normal((samples, FEATURES), dtype=np.float32)
+    return inputs, rng.integers(0, CLASSES, samples), np.arange(samples)
+
+
+class Schedule:
+    """A learning rate that falls with every epoch; registered, so that newcomers have it."""
+
+    def __init__(self) -> None:
+        self.rate = RATE
+
+    def fall(self) -> None:
+        self.rate *= DECAY
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rate": self.rate}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rate = state["rate"]
+
+
+class Diary:
+    """One worker's log: whole lines, there as soon as they are written."""
+
+    def __init__(self, edl: Any, options: argparse.Namespace, look: Look) -> None:
+        name = f"{os.environ.get('EDL_WORKER', 'solo')}.jsonl"
+        self._file = os.open(Path(options.log, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._edl = edl
+        self._options = options
+        self._look = look
+
+    def intent(self, indexes: Iterable[int], loss: float) -> None:
+        edl = self._edl
+        rows = edl.local_batch_size()
+        self._write(
+            what="intent",
+            generation=edl.generation(),
+            epoch=edl.epoch(),
+            step=edl.step(),
+            rank=edl.rank(),
+            size=edl.size(),
+            indexes=[int(index) for index in indexes][:rows],
+            loss=float(loss),
+        )
+        time.sleep(self._options.pause * max(rows, 1) / self._options.batch)
+
+    def end_batch(self) -> None:
+        """notify_batch_end, and what came of it, also where it raises Leave."""
+        edl = self._edl
+        generation, step = edl.generation(), edl.step()
+        try:
+            edl.notify_batch_end()
+        finally:
+            fields = {"generation": generation, "step": step, "committed": edl.step() > step}
+            self._write(what="outcome", **fields, **self._digests())
+
+    def enough(self) -> bool:
+        """At an epoch's end: whether somebody has seen the file that ends the job."""
+        until = self._options.until
+        return bool(until) and self._edl.all_reduce(float(Path(until).exists()), "max") > 0
+
+    def end(self) -> None:
+        self._write(what="end", steps=self._edl.step(), **self._digests())
+
+    def _digests(self) -> dict[str, Any]:
+        parameters, optimizer, buffers, rate = self._look()
+        return {
+            "parameters": _digest(parameters),
+            "optimizer": _digest(optimizer),
+            "buffers": _digest(buffers),
+            "rate": rate,
+        }
+
+    def _write(self, **fields: object) -> None:
+        os.write(self._file, json.dumps(fields).encode() + b"\n")
+
+
+def _digest(arrays: Iterable[Any]) -> str:
+    sha = hashlib.sha256()
+    for array in arrays:
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()[:16]
