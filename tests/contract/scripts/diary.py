@@ -34,7 +34,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bucket-mb", type=float, default=25.0)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a whole batch takes")
     parser.add_argument("--until", default="", help="go on until this file exists")
+    # By default each worker's own: everyone takes the first leader's model.
+    parser.add_argument("--seed", type=int, default=os.getpid())
     return parser.parse_args()
+
+
+def weights(seed: int) -> dict[str, Any]:
+    """The model's first weights, the same under every framework: `w` is inputs by outputs."""
+    rng = np.random.default_rng(seed)
+    return {
+        "w1": rng.standard_normal((FEATURES, HIDDEN), dtype=np.float32) / 4,
+        "b1": np.zeros(HIDDEN, np.float32),
+        "w2": rng.standard_normal((HIDDEN, CLASSES), dtype=np.float32) / 5,
+        "b2": np.zeros(CLASSES, np.float32),
+    }
 
 
 def data(samples: int) -> tuple[Any, Any, Any]:
