@@ -140,6 +140,27 @@ def test_a_stopped_job_goes_on_from_its_checkpoint(
     assert rates(second) == rates(expected)
 
 
+@pytest.mark.parametrize("what", ["gradient", "commit"])
+def test_a_step_that_breaks_is_done_again_and_counts_once(
+    script: str, start: Start, log: Path, tmp_path: Path, what: str
+) -> None:
+    at = STEPS + 3
+    same = ("--seed", "1", "--epochs", "2")
+    job = start(script, "--log", str(log), *same, "--lose", f"{what}:{at}", workers=3)
+    result = job.wait(60)
+    assert (result.state, result.failures) == ("finished", ()), result
+    journal = read_journal(log)
+    judge(journal, epochs=2)
+    assert max(journal.counted().values()) > 1
+    assert journal.check_end(steps=2 * STEPS) == 3
+    # Its own loss was seen after the update, if it was made; no update was made twice.
+    found, expected = (
+        [loss for step, loss in enumerate(each.losses()) if step != at or what == "gradient"]
+        for each in (journal, alone(start, script, tmp_path / "alone", *same))
+    )
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
 def rates(journal: Journal) -> set[float]:
     """The learning rate at the end, which only a registered object knows."""
     return {line["rate"] for lines in journal.lines.values() for line in lines[-1:]}
