@@ -101,6 +101,14 @@ def test_a_name_is_shared_once_and_before_the_loop() -> None:
         plugin.share(Kind.SLOT, {"m": np.zeros(1)})
 
 
+def test_a_gradient_of_nothing_that_is_shared_is_refused() -> None:
+    plugin = Plugin(None, Reduction())
+    plugin.share(Kind.SLOT, {"m": np.zeros(2)})
+    next(iter(loader_of(plugin, np.zeros((4, 2)))))
+    with pytest.raises(UsageError, match="a gradient for 'm', which is no parameter"):
+        plugin.average({"m": np.ones(2)})
+
+
 @pytest.mark.parametrize("in_place", [True, False])
 def test_an_update_of_other_arrays_is_noticed_once(
     in_place: bool, caplog: pytest.LogCaptureFixture
