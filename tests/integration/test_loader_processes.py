@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from edl.client import Job
+from edl.plugin.ahead import Ahead, ByThreads, Request
 from edl.runtime.lifeline import die_with_parent, die_with_process
-from edl.torch.ahead import Ahead, ByProcesses, ByThreads, Request
+from edl.torch.ahead import ByProcesses
 from tests.contract.servers import until
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.test_failures import wait_step

@@ -21,6 +21,7 @@ LAYERS = [
     ["scheduler", "simulator"],
     ["client"],
     ["launch", "plain", "torch", "tensorflow"],
+    ["plugin"],
     ["data"],
     ["collective"],
     ["runtime"],
@@ -46,11 +47,12 @@ IMPURE_BUILTINS = {"input", "open", "print"}
 # A library, and the only places that may import it. The longest name that fits decides.
 ROOMS_OF_LIBRARIES = {
     "torch.distributed": ("collective/",),
-    "torch": ("torch/", "collective/"),
+    # That it is imported only when it is needed is checked by tests/integration/test_imports.py.
+    "torch": ("torch/", "collective/", "plugin/buckets.py"),
     "tensorflow": ("tensorflow/",),
     "keras": ("tensorflow/",),
-    "numpy": ("torch/", "tensorflow/", "plain/", "collective/", "simulator/", "data/"),
-    "msgspec": ("wire/", "runtime/story.py", "torch/tree.py"),
+    "numpy": ("torch/", "tensorflow/", "plain/", "plugin/", "collective/", "simulator/", "data/"),
+    "msgspec": ("wire/", "runtime/story.py", "plugin/tree.py"),
     "fsspec": ("runtime/", "data/"),
     "pyarrow": ("data/parquet.py",),
     "kazoo": ("store/znodes.py",),

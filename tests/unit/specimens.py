@@ -12,7 +12,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 
 from edl.data import Source
-from edl.torch.views import view_of
+from edl.plugin.views import view_of
 
 __all__ = ["Write", "as_number", "numbers", "parquet_bytes", "read_all", "tar_bytes"]
 

@@ -11,8 +11,8 @@ import pytest
 
 from edl.data.source import Source
 from edl.errors import DataError
+from edl.plugin.ahead import ByThreads, Request
 from edl.runtime.partitions import Partition, Shard
-from edl.torch.ahead import ByThreads, Request
 
 
 class Counted(Source):
@@ -76,7 +76,7 @@ def test_as_many_are_read_ahead_as_are_used_meanwhile(
         clock.at = now() + reading_s
         return samples
 
-    monkeypatch.setattr("edl.torch.ahead.now", now)
+    monkeypatch.setattr("edl.plugin.ahead.now", now)
     ahead = ByThreads(requests, read)
     for step in range(40):
         assert ahead.get(step) == [step]

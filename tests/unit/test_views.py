@@ -11,8 +11,8 @@ from torch.utils.data import IterableDataset
 
 from edl.data import Partition, Shard, Source
 from edl.errors import UsageError
+from edl.plugin.views import View, view_of
 from edl.torch.dataset import Options
-from edl.torch.views import View, view_of
 
 
 class Stream(IterableDataset[int]):
@@ -33,7 +33,15 @@ class Endless(IterableDataset[int]):
 
 
 def viewed(dataset: Any, *, shuffle: bool = True, drop_last: bool = False) -> View:
-    return view_of(dataset, batch=4, seed=0, shuffle=shuffle, drop_last=drop_last, epochs=1)
+    return view_of(
+        dataset,
+        batch=4,
+        seed=0,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        epochs=1,
+        stream=isinstance(dataset, IterableDataset),
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from edl.plugin.reducing import Reduction
 from edl.torch.optimizer import elastic
 from edl.torch.plugin import Plugin
-from edl.torch.reducer import Reduction
 
 
 def prepared(kind: str, dtype: torch.dtype = torch.float32) -> tuple[Plugin, torch.nn.Module]:
@@ -27,7 +27,7 @@ def test_the_optimizers_state_has_memory_of_its_own(kind: str, dtype: torch.dtyp
     plugin, model = prepared(kind, dtype)
     (optimizer,) = plugin.state.optimizers
     assert len(optimizer.state) == 4
-    rows = {bucket.flat.untyped_storage().data_ptr() for bucket in plugin.reducer._all()}
+    rows = {bucket.flat.untyped_storage().data_ptr() for bucket in plugin.reducer._buckets_now()}
     held = [v for state in optimizer.state.values() for v in state.values() if v.dim()]
     assert held
     # The state was made with gradients that lay in the buckets, which every step overwrites.

@@ -37,7 +37,7 @@ class Session(Rounds):
         if self.ledger is not None:
             raise UsageError(
                 "a second edl.DataLoader (or elastic_shard_generator): a job has one, which "
-                "it trains on; use torch's DataLoader for validation"
+                "it trains on; use the framework's own loader for validation"
             )
         self.ledger = ledger
 

@@ -1,4 +1,4 @@
-"""One flat row of gradients, and the tail that travels with it.
+"""Consecutive parameters, and the row that their gradients travel in.
 
 A gradient is copied into the row once, already weighted; after the reduction the parameter's
 `.grad` *is* its part of the row. Holds: a parameter's part has the parameter's own strides, so
@@ -11,27 +11,22 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from edl.collective.row import Row, wider
 from edl.errors import UsageError
 
 __all__ = ["Bucket", "bucketed"]
 
-# Summed in float32: rounding twice helps nobody.
-_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
-
-class Bucket:
+class Bucket(Row):
     """Consecutive parameters of one dtype and device."""
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         first = parameters[0]
         self.parameters = parameters
         self.missing = len(parameters)
-        self.total = sum(p.numel() for p in parameters)
-        dtype = _WIDER.get(first.dtype, first.dtype)
-        # Behind the gradients: one flag per parameter, and one for a voided step. Whoever uses a
-        # row writes all of it, so its memory is not touched before.
-        self.flat = torch.empty(self.total + len(parameters) + 1, dtype=dtype, device=first.device)
-        self._narrow: torch.Tensor | None = None
+        total = sum(p.numel() for p in parameters)
+        dtype = wider(first.dtype)
+        super().__init__(total, len(parameters), dtype=dtype, device=first.device)
         self.lets_go = dtype == first.dtype  # its row can take the gradients' place at once
         self.views = self._cut(self.flat)
         self._by_parameter = {id(p): v for p, v in zip(parameters, self.views, strict=True)}
@@ -81,44 +76,6 @@ class Bucket:
     def view_of(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         """The parameter's part of the row."""
         return self._by_parameter[id(parameter)]
-
-    def voided(self, compression: torch.dtype | None) -> torch.Tensor:
-        """A row that says only that this step does not count."""
-        self.flat.zero_()
-        self.flat[-1] = 1.0
-        return self._outgoing(compression)
-
-    def size(self, compression: torch.dtype | None) -> int:
-        """How many bytes travel."""
-        dtype = compression if self._narrows(compression) else self.flat.dtype
-        assert dtype is not None
-        return self.flat.numel() * dtype.itemsize
-
-    def incoming(self, compression: torch.dtype | None) -> torch.Tensor:
-        """Where a row that others have reduced is to be put."""
-        narrows = self._narrows(compression)
-        self._narrow = torch.empty_like(self.flat, dtype=compression) if narrows else None
-        return self.row
-
-    @property
-    def row(self) -> torch.Tensor:
-        """What travels."""
-        return self.flat if self._narrow is None else self._narrow
-
-    def _narrows(self, compression: torch.dtype | None) -> bool:
-        return compression is not None and self.flat.dtype == torch.float32
-
-    def _outgoing(self, compression: torch.dtype | None) -> torch.Tensor:
-        self._narrow = self.flat.to(compression) if self._narrows(compression) else None
-        return self.row
-
-    def tail(self) -> list[float]:
-        """The flags after the reduction; the last one is the void flag."""
-        if self._narrow is not None:
-            self.flat.copy_(self._narrow)
-            self._narrow = None
-        flags: list[float] = self.flat[self.total :].tolist()
-        return flags
 
     def spread(self, tail: list[float]) -> None:
         """Every parameter that had a gradient anywhere gets the common one."""

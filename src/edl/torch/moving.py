@@ -19,7 +19,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from edl.errors import UsageError
-from edl.torch.ahead import Ahead
+from edl.plugin.ahead import Ahead
 
 __all__ = ["Moving", "OnDevice", "Side", "chosen_device", "each_tensor", "pinned", "side_of"]
 

@@ -6,30 +6,27 @@ Owns: this process's state, reducer and session. One plug-in a process, made by 
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from edl.collective.gloo import build_group
-from edl.errors import UsageError
+from edl.plugin.combining import combine
+from edl.plugin.holding import Holder, Holding
+from edl.plugin.reducing import Reduction
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
 from edl.runtime.framework import Group, Relay, StatePath, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
-from edl.torch.reducer import Reducer, Reduction
+from edl.torch.reducer import Reducer
 from edl.torch.snapshot import capture, install
-from edl.torch.state import Holder, State
+from edl.torch.state import State
 from edl.types import WorkerId
 
 __all__ = ["Plugin"]
-
-_OPS = ("mean", "sum", "max", "min")
-# Registered objects up to so many bytes of tensors are remembered at every step.
-_LIGHT = 64 << 10
 
 
 class Plugin:
@@ -38,9 +35,12 @@ class Plugin:
     def __init__(self, identity: Identity | None, reduction: Reduction) -> None:
         self.state = State(reduction=str(reduction))
         self.state_makers: list[Callable[[], None]] = []
-        self._held: dict[int, dict[str, Any]] = {}
-        self._light: dict[int, bool] = {}
-        self._rates: list[dict[str, Any]] = []
+        self._holding = Holding(
+            self.state.registered,
+            take=self._rates,
+            give=self._set_rates,
+            slow=lambda h: isinstance(h, torch.amp.GradScaler) and self.device.type != "cpu",
+        )
         self.session = Session(self, identity)
         self.reducer = Reducer(self.session, reduction)
         use_gpu = identity is not None and torch.cuda.is_available()
@@ -53,7 +53,7 @@ class Plugin:
     ) -> Group:
         group = build_group(generation, me, board, bind, timeout_s)
         if group.relay is not None and group.relay.hands:
-            self.reducer.prepare(group.relay)
+            self.reducer.prepare_relay(group.relay)
         return group
 
     def start_sending(
@@ -105,38 +105,22 @@ class Plugin:
                     buffer.copy_(part.view(buffer.shape))
 
     def hold(self, *, heavy: bool) -> None:
-        registered = self.state.registered
-        if not registered:
-            return
-        if not heavy:
-            self._held = {}
-        for index, holder in enumerate(registered):
-            if index not in self._held and (heavy or self._is_light(index, holder)):
-                self._held[index] = copy.deepcopy(holder.state_dict())
-        if not heavy or not self._rates:
-            # Schedules write into the optimizer's groups, so these are held too.
-            self._rates = [_options(group) for group in self._groups()]
+        self._holding.hold(heavy=heavy)
 
     def put_back(self) -> None:
         self.reducer.accumulator.open_all()
-        if not self.state.registered:
-            return
-        for index, held in self._held.items():
-            self.state.registered[index].load_state_dict(copy.deepcopy(held))
-        for group, rates in zip(self._groups(), self._rates, strict=False):
-            group.update(copy.deepcopy(rates))
+        self._holding.put_back()
 
     def broke(self) -> None:
         self.reducer.abandon()
 
-    def _is_light(self, index: int, holder: Holder) -> bool:
-        """Whether it can be copied at every step without anybody noticing."""
-        known = self._light.get(index)
-        if known is None:
-            # To read a scaler on a GPU waits for the GPU.
-            slow = isinstance(holder, torch.amp.GradScaler) and self.device.type != "cpu"
-            known = self._light[index] = not slow and weight_of(holder.state_dict()) <= _LIGHT
-        return known
+    def _rates(self) -> list[dict[str, Any]]:
+        """Schedules write into the optimizer's groups, so these are held with them."""
+        return [_options(group) for group in self._groups()] if self.state.registered else []
+
+    def _set_rates(self, held: list[dict[str, Any]]) -> None:
+        for group, rates in zip(self._groups(), held, strict=False):
+            group.update(copy.deepcopy(rates))
 
     def _groups(self) -> list[dict[str, Any]]:
         return [g for optimizer in self.state.optimizers for g in optimizer.param_groups]
@@ -144,27 +128,34 @@ class Plugin:
     def void_step(self, group: Group, relay: Relay | None) -> None:
         self.reducer.void_step(group, relay)
 
-    # -- what scripts call -----------------------------------------------------------------
+    # -- what the face calls ---------------------------------------------------------------
+
+    @property
+    def registered(self) -> list[Holder]:
+        return self.state.registered
+
+    def begin_step(self) -> None:
+        self.reducer.begin_step()
+
+    @property
+    def reduced(self) -> bool:
+        return self.reducer.reduced
+
+    def before_commit(self) -> None:
+        """Whatever changes the model is an optimizer's step, which is complete when it returns."""
 
     def all_reduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
         """The same tensor on every worker: mean, sum, max or min of everyone's."""
-        if op not in _OPS:
-            raise UsageError(f"op={op!r} is not one of {', '.join(_OPS)}")
-        text = f"{op}/{tensor.dtype}/{tuple(tensor.shape)}".encode()
-        detail = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
+        kept = tensor.detach()
 
-        def reduce(group: Group) -> torch.Tensor:
-            result = tensor.detach().clone().contiguous()
-            if group.size == 1:
-                return result
-            group.all_reduce(result, "sum" if op == "mean" else op).wait()
-            if op != "mean":
-                return result
-            return result / group.size if result.is_floating_point() else result // group.size
+        def copied() -> torch.Tensor:
+            return kept.clone().contiguous()
 
-        reduced = self.session.reduce(detail, reduce)
-        if reduced is None:
-            return tensor.detach().clone().contiguous()
+        def divided(total: torch.Tensor, by: int) -> torch.Tensor:
+            return total / by if total.is_floating_point() else total // by
+
+        about = f"{tensor.dtype}/{tuple(tensor.shape)}"
+        reduced = combine(self.session, op, about, copied, lambda copy: copy, divided)
         assert isinstance(reduced, torch.Tensor)
         return reduced
 
@@ -176,14 +167,3 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
         for key, value in group.items()
         if key != "params"
     }
-
-
-def weight_of(value: object) -> int:
-    """Bytes of all tensors in a state_dict."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, dict):
-        return sum(map(weight_of, value.values()))
-    if isinstance(value, (list, tuple)):
-        return sum(map(weight_of, value))
-    return 0

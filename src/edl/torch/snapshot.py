@@ -10,38 +10,21 @@ script's models or optimizers are not those of the checkpoint.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
+from edl.collective.cargo import bytes_of, describe, room_for
 from edl.errors import CheckpointError, UsageError
-from edl.runtime.tensorfile import Array, Tensors
-from edl.torch.cargo import bytes_of, describe, room_for
+from edl.runtime.tensorfile import NAMES, Array, Tensors
 from edl.torch.state import State, load_optimizer, module_tensors
-from edl.torch.tree import flatten, from_json, to_json, unflatten
+from edl.torch.tree import flatten, from_json, labels, shifted, to_json, unflatten
 
 __all__ = ["capture", "install"]
 
 _REST = "state"
-_NAMES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int16: "I16",
-    torch.uint16: "U16",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.uint32: "U32",
-    torch.float32: "F32",
-    torch.int64: "I64",
-    torch.uint64: "U64",
-    torch.float64: "F64",
-}
+_NAMES: dict[torch.dtype, str] = {getattr(torch, known): name for known, name in NAMES.items()}
 
 
 # -- out of torch ------------------------------------------------------------------------------
@@ -101,12 +84,12 @@ class _Outgoing:
                 shelf[name] = self._copy(value, name)
         tensors: list[torch.Tensor] = []
         skeleton = flatten(module_tensors(model, live=True), path, tensors)
-        labels = dict(_labels(skeleton, path))
+        named = dict(labels(skeleton, path))
         at = len(self.described)
         for index, tensor in enumerate(tensors):
             known = names.get(_memory(tensor))
             if known is None:
-                self._shelve(tensor, labels[index])
+                self._shelve(tensor, named[index])
             else:
                 self.described.append({**describe(tensor), "file": file, "name": known})
         extra = {
@@ -114,17 +97,17 @@ class _Outgoing:
             for name, module in model.named_modules()
             if _has_extra_state(module)
         }
-        return {"file": file, "tensors": to_json(_shifted(skeleton, at)), "extra": extra}
+        return {"file": file, "tensors": to_json(shifted(skeleton, at)), "extra": extra}
 
     def add(self, value: object, path: str) -> Any:
         """The skeleton of any state_dict; its tensors go to the common file."""
         tensors: list[torch.Tensor] = []
         skeleton = flatten(value, path, tensors)
-        labels = dict(_labels(skeleton, path))
+        named = dict(labels(skeleton, path))
         at = len(self.described)
         for index, tensor in enumerate(tensors):
-            self._shelve(tensor, labels[index])
-        return to_json(_shifted(skeleton, at))
+            self._shelve(tensor, named[index])
+        return to_json(shifted(skeleton, at))
 
     def _shelve(self, tensor: torch.Tensor, label: str) -> None:
         shelf = self.files[_REST]
@@ -170,29 +153,6 @@ def _memory(tensor: torch.Tensor) -> Any:
     if tensor.layout != torch.strided:
         return *kind, id(tensor)
     return *kind, tensor.data_ptr(), tensor.stride()
-
-
-def _labels(skeleton: Any, path: str) -> Iterator[tuple[int, str]]:
-    """For each tensor of a skeleton, where it is found in the value, in words."""
-    if not isinstance(skeleton, dict):
-        return
-    if "at" in skeleton:
-        yield skeleton["at"], path
-    for index, row in enumerate(skeleton.get("rows", ())):
-        yield from _labels(row, f"{path}.{index}")
-    for key, value in skeleton.get("pairs", ()):
-        yield from _labels(key, f"{path}.key")
-        yield from _labels(value, f"{path}.{key}" if isinstance(key, (str, int)) else path)
-
-
-def _shifted(skeleton: Any, by: int) -> Any:
-    """The same skeleton, its tensors being counted from another place in a longer list."""
-    if isinstance(skeleton, list):
-        return [_shifted(item, by) for item in skeleton]
-    if not isinstance(skeleton, dict):
-        return skeleton
-    moved = {key: _shifted(value, by) for key, value in skeleton.items() if key != "at"}
-    return {**moved, "at": skeleton["at"] + by} if "at" in skeleton else moved
 
 
 def _has_extra_state(module: torch.nn.Module) -> bool:

@@ -13,27 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from edl.collective.cargo import bytes_of, describe, fits, room_for
+from edl.collective.streaming import Arrival, send, take_manifest
 from edl.errors import UsageError
+from edl.plugin.holding import Holder
 from edl.runtime.framework import StatePath, Transfer
-from edl.torch.cargo import bytes_of, describe, fits, packed, room_for, unpacked
 from edl.torch.tree import decode, encode, flatten, matched, unflatten
 
 __all__ = ["Holder", "State", "load_optimizer", "module_tensors"]
 
 # Registered objects up to this size are there when the newcomer's first step begins.
 _EARLY = 4 << 20
-
-
-class Holder(Protocol):
-    """Anything that can be registered."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 @dataclass(slots=True)
@@ -61,28 +55,11 @@ class State:
         """Read what changes during a step now; stream the bytes in the background."""
         manifest, tensors = self._capture(snapshot, extra, bare=bare)
         versions = [tensor._version for tensor in tensors]
-        early = manifest["early"]
-        blob = torch.frombuffer(bytearray(encode(manifest)), dtype=torch.uint8)
 
-        def stream() -> None:
-            group.broadcast_state(torch.tensor([blob.numel()])).wait()
-            group.broadcast_state(blob).wait()
-            for part in (tensors[:early], tensors[early:]):
-                for flat in packed(part):
-                    group.broadcast_state(flat).wait()
+        def changed() -> list[tuple[int, torch.Tensor]]:
+            return [(i, t.clone()) for i, t in enumerate(tensors) if t._version != versions[i]]
 
-        sending = group.beside(stream)
-
-        def finish() -> Transfer:
-            sending.wait()
-            changed = [i for i, t in enumerate(tensors) if t._version != versions[i]]
-            # Copies: the model changes as soon as this returns, and newcomers may be behind.
-            copies = [tensors[i].clone() for i in changed]
-            group.beside(lambda: _send_again(group, changed, copies))
-            total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
-            return Transfer(seconds=sending.ended - sending.began, bytes=total)
-
-        return finish
+        return send(group, encode(manifest), tensors, early=manifest["early"], changed=changed)
 
     def _capture(
         self, snapshot: dict[str, Any], extra: Any, *, bare: bool
@@ -131,32 +108,24 @@ class State:
         self, group: StatePath, *, aside: bool = False
     ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
         """The source's snapshot now; its state once the result has been called."""
-        length = torch.zeros(1, dtype=torch.int64)
-        group.broadcast_state(length).wait()
-        blob = torch.empty(int(length.item()), dtype=torch.uint8)
-        group.broadcast_state(blob).wait()
-        manifest = decode(blob.numpy().tobytes())
+        blob = take_manifest(group)
+        manifest = decode(blob)
         self._check(manifest)
         tensors = self._places(manifest, aside=aside)
-        early = manifest["early"]
-        _land(group, tensors[:early])
+        arrival = Arrival(group, blob, tensors, early=manifest["early"])
         if not aside:
             self._install_early(manifest, tensors)
-
-        receiving = group.beside(lambda: _land(group, tensors[early:]))
+        arrived = arrival.begin()
 
         def finish() -> Transfer:
-            receiving.wait()
-            group.beside(lambda: _land_again(group, tensors)).wait()
+            moved = arrived()
             if not manifest["bare"]:
                 if aside:
                     self._install_early(manifest, tensors)
                 self._install_late(manifest, tensors)
             if manifest["extra"] is not None:
                 manifest["snapshot"]["extra"] = unflatten(manifest["extra"], tensors)
-            total = sum(bytes_of(tensor) for tensor in tensors) + blob.numel()
-            # Up to the last byte: after it the source tells what changed, once it has computed.
-            return Transfer(seconds=receiving.ended - receiving.began, bytes=total)
+            return moved
 
         return manifest["snapshot"], finish
 
@@ -217,38 +186,17 @@ class State:
                 if arrived.data_ptr() != mine[key].data_ptr():
                     mine[key].data.copy_(arrived)
         for optimizer, skeleton in zip(self.optimizers, manifest["optimizers"], strict=True):
+            # Rates came early, and the script may have set them for its first step since.
+            rates = [_plain_options(group) for group in optimizer.param_groups]
             load_optimizer(optimizer, unflatten(skeleton, tensors))
+            for group, mine in zip(optimizer.param_groups, rates, strict=False):
+                group.update({key: v for key, v in mine.items() if _is_rate(group.get(key))})
         if not manifest["light"]:
             self._install_registered(manifest, tensors)
 
     def _install_registered(self, manifest: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         for holder, skeleton in zip(self.registered, manifest["registered"], strict=True):
             holder.load_state_dict(unflatten(skeleton, tensors))
-
-
-def _land(group: StatePath, tensors: list[torch.Tensor]) -> None:
-    """Take these tensors' bytes from the source, straight into place."""
-    for flat, landed in unpacked(tensors):
-        group.broadcast_state(flat).wait()
-        landed()
-
-
-def _send_again(group: StatePath, changed: list[int], copies: list[torch.Tensor]) -> None:
-    """What the script changed behind the stream's back."""
-    group.broadcast_state(torch.tensor([len(changed)])).wait()
-    if changed:
-        group.broadcast_state(torch.tensor(changed)).wait()
-        for flat in packed(copies):
-            group.broadcast_state(flat).wait()
-
-
-def _land_again(group: StatePath, tensors: list[torch.Tensor]) -> None:
-    count = torch.zeros(1, dtype=torch.int64)
-    group.broadcast_state(count).wait()
-    if count.item():
-        changed = torch.zeros(int(count.item()), dtype=torch.int64)
-        group.broadcast_state(changed).wait()
-        _land(group, [tensors[i] for i in changed.tolist()])
 
 
 def module_tensors(model: torch.nn.Module, *, live: bool = False) -> dict[str, torch.Tensor]:
@@ -284,6 +232,15 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         optimizer.state[parameters[index]] = values
 
 
+def _is_rate(value: object) -> bool:
+    """A plain number among a group's options, which a script may set at every step."""
+    return isinstance(value, (bool, int, float))
+
+
+def _plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if _is_rate(value)}
+
+
 def _load_rates(optimizer: torch.optim.Optimizer, skeleton: Any) -> None:
     """The groups' plain numbers, ahead of the state; a tensor among them comes with the rest."""
     plain: list[torch.Tensor] = []
@@ -292,5 +249,5 @@ def _load_rates(optimizer: torch.optim.Optimizer, skeleton: Any) -> None:
         return
     for mine, theirs in zip(optimizer.param_groups, values["rows"], strict=False):
         for key, value in theirs["pairs"]:
-            if key in mine and key != "params" and isinstance(value, (bool, int, float)):
+            if key in mine and key != "params" and _is_rate(value):
                 mine[key] = unflatten(value, plain)

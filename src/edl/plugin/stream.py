@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence, Sized
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
 from edl.errors import UsageError
 
 __all__ = ["StreamView"]
@@ -21,7 +19,7 @@ __all__ = ["StreamView"]
 class StreamView:
     """Samples by (epoch, index)."""
 
-    def __init__(self, dataset: IterableDataset[Any], *, shuffle: bool) -> None:
+    def __init__(self, dataset: Any, *, shuffle: bool) -> None:
         name = type(dataset).__name__
         if not isinstance(dataset, Sized):
             raise UsageError(
@@ -33,13 +31,12 @@ class StreamView:
                 f"{name} is a stream, which EDL cannot shuffle: give shuffle=False, and shuffle in "
                 "its __iter__ by a seed and the epoch that set_epoch(epoch) tells"
             )
-        self._dataset = dataset
+        self._dataset: Any = dataset
         self._epoch = -1
         self._next = 0
         self._stream: Iterator[Any] = iter(())
 
     def __len__(self) -> int:
-        assert isinstance(self._dataset, Sized)
         return len(self._dataset)
 
     def __getitems__(self, samples: Sequence[tuple[int, int]]) -> list[Any]:

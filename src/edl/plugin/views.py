@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence, Sized
 from typing import Any, Protocol
 
-from torch.utils.data import IterableDataset
-
 from edl.data.order import Drawn
 from edl.data.source import Source
 from edl.errors import DataError, UsageError
+from edl.plugin.stream import StreamView
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.progress import Ledger
 from edl.protocol.shards import Piece, ShardLedger, ShardPart
 from edl.runtime.partitions import shard_of
-from edl.torch.stream import StreamView
 
 __all__ = ["View", "view_of"]
 
@@ -32,7 +30,7 @@ class View(Protocol):
     """A dataset as the loader sees it."""
 
     ledger: Ledger
-    dataset: Any  # what torch's fetcher asks: by __getitems__, or sample by sample
+    dataset: Any  # what is asked for samples: by __getitems__, or sample by sample
 
     def key(self, epoch: int, part: Part, first: int, count: int) -> Hashable:
         """The rows `first` to `first + count` of a part, to recognise them by.
@@ -120,9 +118,16 @@ def _between(pieces: Sequence[Piece], start: int, end: int) -> list[tuple[int, i
 
 
 def view_of(
-    dataset: Any, *, batch: int, seed: int, shuffle: bool, drop_last: bool, epochs: int
+    dataset: Any,
+    *,
+    batch: int,
+    seed: int,
+    shuffle: bool,
+    drop_last: bool,
+    epochs: int,
+    stream: bool = False,
 ) -> View:
-    """The view that fits; UsageError where none does."""
+    """The view that fits; UsageError where none does. `stream`: it has no indexes."""
     name = type(dataset).__name__
     if isinstance(dataset, (str, bytes)):
         raise UsageError(
@@ -137,7 +142,7 @@ def view_of(
             dataset,
             ShardLedger.opened(lengths, batch=batch, seed=seed, epochs=epochs, shuffle=shuffle),
         )
-    view = StreamView(dataset, shuffle=shuffle) if isinstance(dataset, IterableDataset) else dataset
+    view = StreamView(dataset, shuffle=shuffle) if stream else dataset
     if not isinstance(view, Sized):
         raise UsageError(
             "edl.DataLoader needs a map-style dataset, a stream with __len__ or a reader of "

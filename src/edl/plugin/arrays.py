@@ -1,0 +1,149 @@
+"""The framework port filled for any model of named arrays: what the session asks of a plug-in.
+
+Owns: this process's state, reducer and session. A plug-in gives an adapter, and adds what its
+scripts call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from edl.collective.build import build_group, load_collectives
+from edl.plugin.adapter import Adapter, Array, Kind
+from edl.plugin.combining import combine
+from edl.plugin.holding import Holder, Holding
+from edl.plugin.reducer import ArrayReducer
+from edl.plugin.reducing import Reduction
+from edl.plugin.snapshot import capture, install
+from edl.plugin.state import ArrayState
+from edl.protocol.topology import Generation
+from edl.runtime.board import Board
+from edl.runtime.framework import Group, Relay, StatePath, Transfer
+from edl.runtime.identity import Identity
+from edl.runtime.session import Session
+from edl.runtime.tensorfile import Tensors
+from edl.types import WorkerId
+
+__all__ = ["ArrayPlugin"]
+
+
+class ArrayPlugin:
+    """A set of named arrays as the session knows it."""
+
+    def __init__(self, identity: Identity | None, reduction: Reduction, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self.state = ArrayState(adapter, str(reduction))
+        self._holding = Holding(self.state.registered, take=self._rates, give=self._set_rates)
+        if identity is not None and (identity.founders > 1 or identity.request_id):
+            # Now, while the context is prepared, and where its absence is told to the script.
+            load_collectives()
+        self.session = Session(self, identity)
+        self.reducer = ArrayReducer(self.session, reduction, adapter)
+
+    # -- the port --------------------------------------------------------------------------
+
+    def build_group(
+        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+    ) -> Group:
+        group = build_group(generation, me, board, bind, timeout_s)
+        if group.relay is not None and group.relay.hands:
+            self.reducer.prepare_relay(group.relay)
+        return group
+
+    def start_sending(
+        self, path: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
+    ) -> Callable[[], Transfer]:
+        return self.state.start_sending(path, snapshot, extra=extra, bare=bare)
+
+    def start_receiving(
+        self, path: StatePath, *, aside: bool = False
+    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
+        return self.state.start_receiving(path, aside=aside)
+
+    def capture(self) -> tuple[Tensors, dict[str, Any]]:
+        return capture(self.state)
+
+    def install(self, tensors: Tensors, skeleton: dict[str, Any]) -> None:
+        install(self.state, tensors, skeleton)
+
+    def warm_up(self) -> Iterator[None]:
+        self.adapter.make_slots()
+        yield from self.reducer.warm_up()
+
+    def even_out(self, group: Group, root: int, relay: Relay | None) -> None:
+        """Everyone takes the root's buffers, in one message."""
+        names = [v.name for v in self.adapter.variables() if v.kind is Kind.BUFFER]
+        if not names:
+            return
+        values = [np.array(self.adapter.read(name), order="C") for name in names]
+        flat = np.concatenate([value.reshape(-1).view(np.uint8) for value in values])
+        # Imported with the group that this comes by.
+        from edl.collective.carrying import carried
+
+        row = carried(flat)
+        if relay is None:
+            group.broadcast(row, root).wait()
+        elif not relay.takes:
+            relay.broadcast(row).wait()
+        if relay is not None and (relay.hands or relay.takes):
+            relay.pass_on(row)
+        start = 0
+        for name, value in zip(names, values, strict=True):
+            end = start + value.nbytes
+            value.reshape(-1).view(np.uint8)[:] = flat[start:end]
+            self.adapter.write(name, value)
+            start = end
+
+    def hold(self, *, heavy: bool) -> None:
+        self._holding.hold(heavy=heavy)
+
+    def put_back(self) -> None:
+        self._holding.put_back()
+
+    def broke(self) -> None:
+        self.reducer.abandon()
+
+    def void_step(self, group: Group, relay: Relay | None) -> None:
+        self.reducer.void_step(group, relay)
+
+    def _rates(self) -> dict[str, Array]:
+        """Schedules write into these variables, so they are held with registered objects."""
+        return {name: np.array(self.adapter.read(name)) for name in self.adapter.held()}
+
+    def _set_rates(self, held: Mapping[str, Array]) -> None:
+        for name, value in held.items():
+            self.adapter.write(name, value)
+
+    # -- what the face calls ---------------------------------------------------------------
+
+    @property
+    def registered(self) -> list[Holder]:
+        return self.state.registered
+
+    @property
+    def reduced(self) -> bool:
+        return self.reducer.reduced
+
+    def begin_step(self) -> None:
+        self.reducer.begin_step()
+
+    def before_commit(self) -> None:
+        self.reducer.end_batch()
+
+    def all_reduce(self, array: Array, op: str) -> Array:
+        """The same array on every worker: mean, sum, max or min of everyone's."""
+        kept = np.array(array, order="C")
+
+        def row(copy: Array) -> Any:
+            from edl.collective.carrying import reduced_in_place
+
+            return reduced_in_place(copy)
+
+        def divided(total: Array, by: int) -> Array:
+            divide = np.true_divide if total.dtype.kind in "fc" else np.floor_divide
+            return np.asarray(divide(total, by, out=total))
+
+        return combine(self.session, op, f"{kept.dtype}/{kept.shape}", kept.copy, row, divided)

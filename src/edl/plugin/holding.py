@@ -1,0 +1,95 @@
+"""Registered objects, remembered so that a step that did not count leaves no trace in them.
+
+Owns: what was remembered when the present act began (see runtime/mending.py). Holds: an object
+that is put back is what it was, as often as that happens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from edl.errors import UsageError
+
+__all__ = ["Holder", "Holding", "checked_holder"]
+
+# Registered objects up to so many bytes of arrays are remembered at every step.
+_LIGHT = 64 << 10
+
+
+class Holder(Protocol):
+    """Anything that can be registered."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+def checked_holder(holder: Any) -> None:
+    """UsageError for what cannot be registered."""
+    if not callable(getattr(holder, "state_dict", None)) or not callable(
+        getattr(holder, "load_state_dict", None)
+    ):
+        raise UsageError(
+            f"edl.register needs state_dict() and load_state_dict(); "
+            f"{type(holder).__name__} has not both"
+        )
+
+
+class Holding:
+    """What `Framework.hold` and `Framework.put_back` do.
+
+    `take` and `give` are for what the plug-in holds beside registered objects, such as learning
+    rates, which schedules write into the optimizer. `slow`: reading this object costs too much to
+    do it at every step, however small it is.
+    """
+
+    def __init__(
+        self,
+        registered: list[Holder],
+        *,
+        take: Callable[[], Any],
+        give: Callable[[Any], None],
+        slow: Callable[[Holder], bool] = lambda holder: False,
+    ) -> None:
+        self._registered = registered
+        self._take = take
+        self._give = give
+        self._slow = slow
+        self._held: dict[int, dict[str, Any]] = {}
+        self._light: dict[int, bool] = {}
+        self._rest: Any = None
+
+    def hold(self, *, heavy: bool) -> None:
+        if not heavy:
+            self._held = {}
+        for index, holder in enumerate(self._registered):
+            if index not in self._held and (heavy or self._is_light(index, holder)):
+                self._held[index] = copy.deepcopy(holder.state_dict())
+        if not heavy or not self._rest:
+            self._rest = self._take()
+
+    def put_back(self) -> None:
+        for index, held in self._held.items():
+            self._registered[index].load_state_dict(copy.deepcopy(held))
+        if self._rest:
+            self._give(self._rest)
+
+    def _is_light(self, index: int, holder: Holder) -> bool:
+        """Whether it can be copied at every step without anybody noticing."""
+        known = self._light.get(index)
+        if known is None:
+            light = not self._slow(holder) and weight_of(holder.state_dict()) <= _LIGHT
+            known = self._light[index] = light
+        return known
+
+
+def weight_of(value: object) -> int:
+    """Bytes of all arrays in a state_dict."""
+    if isinstance(value, dict):
+        return sum(map(weight_of, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(weight_of, value))
+    size = getattr(value, "nbytes", 0)
+    return size if isinstance(size, int) else 0
