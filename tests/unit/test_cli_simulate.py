@@ -8,9 +8,6 @@ import json
 import re
 import shlex
 import signal
-import sys
-import types
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,64 +15,17 @@ import pytest
 
 from edl.cli import simulate as command
 from edl.cli.main import main, make_parser
-from edl.cli.simulate_runs import Watch
 from edl.cli.simulate_table import JOB_FIELDS, print_comparison
 from edl.simulator.jobs import Trace, TraceJob
 from edl.simulator.outcome import Outcome
 from edl.simulator.setting import MECHANISMS, Setting
 from edl.simulator.summary import Summary
+from tests.unit.asked import ASKED, CLUSTER, any_engine, jobs, simulated
 from tests.unit.outcomes import an_outcome, compared, done
 
+__all__ = ["any_engine", "jobs"]
+
 PAGE = (Path(__file__).parents[2] / "docs/simulate.md").read_text()
-CLUSTER = ["--nodes", "1", "--gpus-per-node", "4"]
-ASKED: list[tuple[Trace, str, Setting]] = []
-
-
-def any_simulate(
-    trace: Trace,
-    policy: str,
-    setting: Setting,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> Outcome:
-    ASKED.append((trace, policy, setting))
-    if progress is not None:
-        progress(1, 3)
-    return {outcome.policy: outcome for outcome in compared()}[policy]
-
-
-def one_after_the_other(
-    simulate: object, trace: Trace, policies: list[str], setting: Setting, *, watch: Watch
-) -> list[Outcome]:
-    """As `run_policies`, without processes."""
-    return [any_simulate(trace, policy, setting) for policy in policies]
-
-
-@pytest.fixture(autouse=True)
-def any_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = types.ModuleType("edl.simulator.run")
-    engine.__dict__["simulate"] = any_simulate
-    engine.__dict__["POLICIES"] = {
-        "tiresias": "jobs that got little go first",
-        "elastic-tiresias": "the same, and jobs shrink and grow",
-    }
-    monkeypatch.setitem(sys.modules, "edl.simulator.run", engine)
-    monkeypatch.setattr(command, "run_policies", one_after_the_other)
-    ASKED.clear()
-
-
-@pytest.fixture
-def jobs(tmp_path: Path) -> str:
-    path = tmp_path / "jobs.csv"
-    path.write_text(
-        "id,submit_s,gpus,duration_s\n"
-        "job-a,0,4,100\njob-b,0,2,100\njob-c,50,1,50\nlarge,60,8,10\nnothing,70,1,\n"
-    )
-    return str(path)
-
-
-def simulated(trace: str, *more: str, policy: str = "tiresias,elastic-tiresias") -> int:
-    return main(["simulate", "--trace", trace, "--policy", policy, *CLUSTER, *more])
 
 
 # -- what is told ----------------------------------------------------------------------------

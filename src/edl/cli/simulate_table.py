@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -56,8 +57,14 @@ def print_comparison(trace: Trace, outcomes: Sequence[Outcome], notes: Sequence[
     print()
     shapes = (_rows(summaries, apart=1), _rows(summaries, apart=0), _columns(summaries))
     table = next((shape for shape in shapes if _width_of(shape) <= width), shapes[-1])
+    # Not to standard output itself: a console ends in its own way where nobody reads.
+    drawn = io.StringIO()
     # A table that is too wide all the same is better wrapped by the terminal than cut.
-    Console(highlight=False, width=max(width, _width_of(table))).print(table)
+    wide = max(width, _width_of(table))
+    Console(file=drawn, highlight=False, width=wide, force_terminal=console.is_terminal).print(
+        table
+    )
+    print(drawn.getvalue(), end="")
     told = "JCT, from submission to completion, and waiting in seconds"
     print(f"{told}; change: of the mean, from {first.policy}" if len(outcomes) > 1 else told)
     for note in notes:

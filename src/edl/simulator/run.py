@@ -120,6 +120,8 @@ def _arrivals(trace: Trace, setting: Setting) -> tuple[list[Arrival], int, tuple
         seed=setting.seed,
         gpus_per_node=setting.gpus_per_node,
         capacity=setting.capacity,
+        source=setting.models_source,
+        gpu=setting.models_gpu,
     )
     found, rejected = [], 0
     for job in trace.jobs:
@@ -140,11 +142,7 @@ def _arrivals(trace: Trace, setting: Setting) -> tuple[list[Arrival], int, tuple
                 elastic=job.elastic,
             )
         )
-    notes = tuple(
-        f"model {name!r} of {count} jobs is not known: they go like {speeds.names[0]!r} or another"
-        for name, count in sorted(speeds.unknown.items())
-    )
-    return found, rejected, notes
+    return found, rejected, speeds.notes()
 
 
 def _busiest(arrivals: list[Arrival]) -> tuple[float, float]:

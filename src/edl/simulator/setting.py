@@ -54,6 +54,8 @@ class Setting:
     placement: str = "counts"  # which GPUs does not matter; or a job's lie together
     seed: int = 0  # of the models drawn for jobs that name none
     models: str | None = None  # a file of speed curves; None: the built-in ones
+    models_source: str | None = None  # whose rows of that file, and on which GPU; None: see there
+    models_gpu: str | None = None
     window_s: tuple[float, float] | None = None  # of the Gantt chart; None: the busiest
     bins: int = 400  # of the timeline
     round_s: float = 0.0  # the policy is asked at multiples of this only; 0: at every event
