@@ -51,6 +51,7 @@ def any_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         "tiresias": "jobs that got little go first",
         "elastic-tiresias": "the same, and jobs shrink and grow",
     }
+    engine.__dict__["QUEUED"] = ("elastic-tiresias",)
     monkeypatch.setitem(sys.modules, "edl.simulator.run", engine)
     monkeypatch.setattr(command, "run_policies", one_after_the_other)
     ASKED.clear()

@@ -200,7 +200,7 @@ def test_a_setting_is_handed_on_whole(jobs: str, tmp_path: Path) -> None:
     models = tmp_path / "models.csv"
     models.write_text("workers,throughput\n1,10\n2,18\n")
     more = ["--placement", "consolidated", "--models", str(models), "--seed", "3"]
-    more += ["--report", str(tmp_path / "out"), "--window", "0,1.5h"]
+    more += ["--report", str(tmp_path / "out"), "--window", "0,1.5h", "--knob", "2"]
     assert simulated(jobs, *more) == 0
     trace, _, setting = ASKED[0]
     assert [job.id for job in trace.jobs] == ["job-a", "job-b", "job-c"]
@@ -211,6 +211,7 @@ def test_a_setting_is_handed_on_whole(jobs: str, tmp_path: Path) -> None:
         seed=3,
         models=str(models),
         window_s=(0.0, 5400.0),
+        knob=2.0,
     )
 
 
@@ -249,6 +250,8 @@ def test_a_trace_is_generated_or_stretched(jobs: str, monkeypatch: pytest.Monkey
                 ["--load", "inf"],
                 ["--load", "much"],
                 ["--seed", "-1"],
+                ["--knob", "-1"],
+                ["--knob", "nan"],
                 ["--stop-s", "-1"],
                 ["--prepare-s", "nan"],
                 ["--mechanism", "magic"],
@@ -284,6 +287,7 @@ def test_nonsense_ends_with_status_2(
         ("tiresias", ["--jobs-csv", "/no/where"], "/no/where cannot be written"),
         ("tiresias", ["--jobs-csv", "/"], "--jobs-csv / cannot be written: it is a folder"),
         ("tiresias", ["--window", "1,2"], "give --report DIR too"),
+        ("tiresias", ["--knob", "1"], "--knob is of no use without a policy of elastic-tiresias"),
     ],
 )
 def test_what_cannot_work_is_told_before_any_work(

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from edl.cli.say import say
 from edl.cli.signals import Interrupted, interruptible
-from edl.cli.simulate_numbers import count, load, positive, price, window
+from edl.cli.simulate_numbers import count, factor, load, positive, price, window
 from edl.cli.simulate_runs import run_policies, watch
 from edl.cli.simulate_table import as_fields, print_comparison, trace_notes, write_jobs
 from edl.errors import UsageError
@@ -138,18 +138,7 @@ def add_simulate(commands: Commands) -> None:
         "--seed", type=count, default=0, metavar="N", help="of whatever is drawn (0)"
     )
     add_models(parser)
-    parser.add_argument(
-        "--placement",
-        choices=PLACEMENTS,
-        default=PLACEMENTS[0],
-        help="whether it matters which GPUs a job has (counts: it does not)",
-    )
-    parser.add_argument(
-        "--round-s",
-        type=price,
-        metavar="S",
-        help="plan only every S seconds (at every event)",
-    )
+    add_planning(parser)
     add_prices(parser)
     add_outputs(parser)
 
@@ -184,6 +173,27 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_planning(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--placement",
+        choices=PLACEMENTS,
+        default=PLACEMENTS[0],
+        help="whether it matters which GPUs a job has (counts: it does not)",
+    )
+    parser.add_argument(
+        "--round-s",
+        type=price,
+        metavar="S",
+        help="plan only every S seconds (at every event)",
+    )
+    parser.add_argument(
+        "--knob",
+        type=factor,
+        metavar="X",
+        help="under Tiresias, who waited X times as long as it ran begins anew (0: nobody)",
+    )
+
+
 def add_prices(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what an adjustment costs, in seconds")
     group.add_argument(
@@ -212,6 +222,7 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 def simulate(options: argparse.Namespace) -> int:
     policies = policies_of(options.policy)
     setting = setting_of(options)
+    check_knob(policies, setting)
     check_models(setting)
     check_outputs(options)
     try:
@@ -281,8 +292,16 @@ def setting_of(options: argparse.Namespace) -> Setting:
         models_source=options.models_source,
         models_gpu=options.models_gpu,
         window_s=options.window,
+        knob=options.knob or 0.0,
         round_s=options.round_s or 0.0,
     )
+
+
+def check_knob(policies: Sequence[str], setting: Setting) -> None:
+    from edl.simulator.run import QUEUED
+
+    if setting.knob and not set(QUEUED) & set(policies):
+        raise UsageError(f"--knob is of no use without a policy of {', '.join(QUEUED)}")
 
 
 def check_models(setting: Setting) -> None:
@@ -352,7 +371,7 @@ def how_of(options: argparse.Namespace, setting: Setting) -> list[tuple[str, str
 def command_of(options: argparse.Namespace) -> str:
     """What gives the same again."""
     names = ["trace", "standalone", "policy", "nodes", "gpus_per_node", "load", "seed"]
-    names += ["models", "models_source", "models_gpu", "placement", "round_s"]
+    names += ["models", "models_source", "models_gpu", "placement", "round_s", "knob"]
     words = ["edl", "simulate"]
     for name in [*names, "mechanism", *PRICES, "report"]:
         value = getattr(options, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from math import isfinite
 
-__all__ = ["count", "load", "positive", "price", "window"]
+__all__ = ["count", "factor", "load", "positive", "price", "window"]
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -26,6 +26,13 @@ def price(text: str) -> float:
     value = number_or_none(text)
     if value is None or value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return value
+
+
+def factor(text: str) -> float:
+    value = number_or_none(text)
+    if value is None or value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number, 0 or more")
     return value
 
 

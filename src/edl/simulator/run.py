@@ -31,11 +31,11 @@ from edl.simulator.setting import Setting
 from edl.simulator.speeds import Speeds
 from edl.simulator.timeline import Recorder
 
-__all__ = ["POLICIES", "make_policy", "simulate"]
+__all__ = ["POLICIES", "QUEUED", "make_policy", "simulate"]
 
 Progress = Callable[[int, int], None]
 
-_MAKERS: Mapping[str, tuple[Callable[[], Policy], str]] = {
+_MAKERS: Mapping[str, tuple[Callable[..., Policy], str]] = {
     "fifo": (Fifo, "first come, first served; nobody overtakes"),
     "srtf": (Srtf, "shortest remaining time first, by sizes nobody knows; a bound"),
     "tiresias": (Tiresias, "least attained service in three queues, all or nothing"),
@@ -47,13 +47,16 @@ _MAKERS: Mapping[str, tuple[Callable[[], Policy], str]] = {
     "wf-las": (WaterFillingBlind, "water filling, sizes unknown"),
     "wf-srpt": (WaterFilling, "water filling by what jobs have left"),
 }
+QUEUED = ("tiresias", "tiresias-gittins", "elastic-tiresias")
 POLICIES: dict[str, str] = {name: does for name, (_, does) in _MAKERS.items()}
 
 
-def make_policy(name: str) -> Policy:
+def make_policy(name: str, *, knob: float = 0.0) -> Policy:
+    """`knob` is for those with Tiresias' queues, and of no matter to others."""
     if name not in _MAKERS:
         raise UsageError(f"there is no policy {name!r}; choose from {', '.join(POLICIES)}")
-    return _MAKERS[name][0]()
+    maker = _MAKERS[name][0]
+    return maker(knob=knob) if name in QUEUED else maker()
 
 
 def simulate(
@@ -70,7 +73,7 @@ def simulate(
     With `check`, everything that must hold is looked at after every event, which is slow.
     """
     began = time.perf_counter()
-    chosen = make_policy(policy) if isinstance(policy, str) else policy
+    chosen = make_policy(policy, knob=setting.knob) if isinstance(policy, str) else policy
     if setting.placement == "consolidated" and not chosen.places:
         chosen = Together(chosen)
     if setting.round_s:
