@@ -291,7 +291,8 @@ def setting_of(options: argparse.Namespace) -> Setting:
         models=options.models,
         models_source=options.models_source,
         models_gpu=options.models_gpu,
-        window_s=options.window,
+        # Nobody looks at it without a report.
+        window_s=options.window if options.report is not None else (0.0, 0.0),
         knob=options.knob or 0.0,
         round_s=options.round_s or 0.0,
     )

@@ -23,6 +23,7 @@ from edl.policy.tiresias import Tiresias
 from edl.policy.together import Together
 from edl.policy.uniform import Uniform
 from edl.policy.water_filling import WaterFilling, WaterFillingBlind
+from edl.simulator.busiest import busiest
 from edl.simulator.engine import Arrival, Engine
 from edl.simulator.generate import offered_load
 from edl.simulator.jobs import Trace
@@ -88,7 +89,7 @@ def simulate(
     )
     last_s = arrivals[-1].submit_s
     recorder = Recorder(last_s, setting.bins)
-    window_s = setting.window_s or _busiest(arrivals)
+    window_s = setting.window_s or busiest(arrivals, setting.capacity)
     engine = Engine(
         arrivals, chosen, book, setting.prices, recorder, window_s=window_s, check=check
     )
@@ -146,19 +147,3 @@ def _arrivals(trace: Trace, setting: Setting) -> tuple[list[Arrival], int, tuple
             )
         )
     return found, rejected, speeds.notes()
-
-
-def _busiest(arrivals: list[Arrival]) -> tuple[float, float]:
-    """The window of 200 arrivals that asks for most GPU seconds a second, and as long again."""
-    size = min(200, len(arrivals))
-    best, at = -1.0, 0
-    total = sum(arrival.size_gpu_s for arrival in arrivals[:size])
-    for begin in range(len(arrivals) - size + 1):
-        if begin:
-            total += arrivals[begin + size - 1].size_gpu_s - arrivals[begin - 1].size_gpu_s
-        span = arrivals[begin + size - 1].submit_s - arrivals[begin].submit_s
-        rate = total / max(span, 60.0)
-        if rate > best:
-            best, at = rate, begin
-    begin_s = arrivals[at].submit_s
-    return begin_s, begin_s + 2 * max(600.0, arrivals[at + size - 1].submit_s - begin_s)
