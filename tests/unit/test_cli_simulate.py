@@ -16,6 +16,7 @@ import pytest
 from edl.cli import simulate as command
 from edl.cli.main import main, make_parser
 from edl.cli.simulate_table import JOB_FIELDS, print_comparison
+from edl.simulator.generate import generate
 from edl.simulator.jobs import Trace, TraceJob
 from edl.simulator.outcome import Outcome
 from edl.simulator.setting import MECHANISMS, Setting
@@ -45,6 +46,13 @@ def test_a_table_with_a_row_per_policy(jobs: str, capsys: pytest.CaptureFixture[
     left_out = "note: 2 jobs of the trace were left out: 1 without a duration; 1 larger than the"
     assert left_out in told
     assert max(map(len, lines[:6])) <= 120
+
+
+def test_jobs_that_all_come_at_once_offer_no_load(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = replace(an_outcome(done("a")), load=float("inf"))
+    print_comparison(Trace(name="t", jobs=()), [outcome], [])
+    assert capsys.readouterr().out.startswith("t: 1 jobs on 1 x 4 GPUs, all submitted at once, edl")
+    assert "all submitted at once" in generate(1, capacity=4).notes[0]
 
 
 def test_one_policy_changes_nothing(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,6 +259,7 @@ def test_a_trace_is_generated_or_stretched(jobs: str, monkeypatch: pytest.Monkey
                 ["--load", "much"],
                 ["--seed", "-1"],
                 ["--knob", "-1"],
+                ["--round-s", "1e-9"],
                 ["--knob", "nan"],
                 ["--stop-s", "-1"],
                 ["--prepare-s", "nan"],
@@ -284,6 +293,8 @@ def test_nonsense_ends_with_status_2(
         ("tiresias", ["--models", "/nowhere.csv"], "/nowhere.csv"),
         ("tiresias", ["--report", "/no/where"], "/no/where cannot be written: there is no such"),
         ("tiresias", ["--report", __file__], "cannot be written: it is no folder"),
+        ("tiresias", ["--report", "/proc/report"], "the report /proc/report cannot be written: No"),
+        ("tiresias", ["--jobs-csv", "/proc/jobs"], "--jobs-csv /proc/jobs cannot be written: No"),
         ("tiresias", ["--jobs-csv", "/no/where"], "/no/where cannot be written"),
         ("tiresias", ["--jobs-csv", "/"], "--jobs-csv / cannot be written: it is a folder"),
         ("tiresias", ["--window", "1,2"], "give --report DIR too"),

@@ -16,13 +16,19 @@ from typing import Any, TypeAlias
 
 from edl.cli.say import say
 from edl.cli.signals import Interrupted, interruptible
-from edl.cli.simulate_numbers import count, factor, load, positive, price, window
+from edl.cli.simulate_numbers import count, factor, load, positive, price, round_length, window
 from edl.cli.simulate_runs import run_policies, watch
-from edl.cli.simulate_table import as_fields, print_comparison, trace_notes, write_jobs
+from edl.cli.simulate_table import (
+    as_fields,
+    check_jobs,
+    print_comparison,
+    trace_notes,
+    write_jobs,
+)
 from edl.errors import UsageError
 from edl.simulator.jobs import Trace
 from edl.simulator.outcome import Outcome
-from edl.simulator.report import write_report
+from edl.simulator.report import check_report, write_report
 from edl.simulator.setting import MECHANISMS, PLACEMENTS, Setting
 
 __all__ = ["add_simulate", "simulate"]
@@ -182,7 +188,7 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--round-s",
-        type=price,
+        type=round_length,
         metavar="S",
         help="plan only every S seconds (at every event)",
     )
@@ -336,6 +342,10 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise UsageError(f"--report {report} cannot be written: it is no folder")
     if options.window is not None and options.report is None:
         raise UsageError("--window is of the Gantt chart in a report: give --report DIR too")
+    if options.jobs_csv is not None:
+        check_jobs(Path(options.jobs_csv))
+    if options.report is not None:
+        check_report(report)
 
 
 def trace_of(options: argparse.Namespace, capacity: int) -> Trace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from math import isfinite
 
-__all__ = ["count", "factor", "load", "positive", "price", "window"]
+__all__ = ["count", "factor", "load", "positive", "price", "round_length", "window"]
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -26,6 +26,14 @@ def price(text: str) -> float:
     value = number_or_none(text)
     if value is None or value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
+    return value
+
+
+def round_length(text: str) -> float:
+    value = number_or_none(text)
+    if value is None or not (value == 0 or value >= 1):
+        # In shorter ones the cluster's months would be billions of rounds.
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 1 or more, nor 0")
     return value
 
 
