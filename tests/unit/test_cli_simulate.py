@@ -315,6 +315,11 @@ def test_no_number_of_jobs_is_told(trace: str, capsys: pytest.CaptureFixture[str
     assert "is not a number of jobs" in capsys.readouterr().err
 
 
+def test_more_jobs_than_memory_holds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulated("generate:99999999999") == 2
+    assert "at most 10,000,000 jobs are generated" in capsys.readouterr().err
+
+
 def test_a_trace_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulated("nowhere.csv") == 2
     assert "nowhere.csv" in capsys.readouterr().err

@@ -36,6 +36,7 @@ __all__ = ["add_simulate", "simulate"]
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 GENERATED = "generate:"
+MOST_JOBS = 10_000_000  # of a generated trace; more do not fit into memory
 LOAD = 0.9  # of a generated trace, unless said
 PRICES = {
     "stop_s": "how long everybody of a job stands still when it grows",
@@ -356,6 +357,8 @@ def trace_of(options: argparse.Namespace, capacity: int) -> Trace:
         jobs = options.trace.removeprefix(GENERATED)
         if not jobs.isdecimal() or int(jobs) < 1:
             raise UsageError(f"--trace {options.trace}: {jobs!r} is not a number of jobs")
+        if int(jobs) > MOST_JOBS:
+            raise UsageError(f"--trace {options.trace}: at most {MOST_JOBS:,} jobs are generated")
         if options.standalone is not None:
             raise UsageError("--standalone is for Pollux workloads; a generated trace needs none")
         return generate(int(jobs), capacity=capacity, load=options.load or LOAD, seed=options.seed)
