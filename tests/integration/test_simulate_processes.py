@@ -279,3 +279,27 @@ def until(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--trace", "generate:20", "--policy", "fifo", "--nodes", "1", "--gpus-per-node", "8"],
+        ["--list-models"],
+        ["--help"],
+    ],
+)
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
+    """As in `edl simulate ... --json | head`: what nobody reads does not end in a traceback."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    # As from a shell, where Python keeps what it writes to a pipe until the end.
+    environment = {key: os.environ[key] for key in os.environ if key != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "edl.cli.main", "simulate", *arguments]
+    with os.fdopen(writing, "w") as nobody:
+        done = subprocess.run(
+            command, stdout=nobody, stderr=subprocess.PIPE, text=True, env=environment, timeout=60
+        )
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert "Broken" not in done.stderr
+    assert "Traceback" not in done.stderr

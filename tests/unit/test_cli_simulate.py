@@ -8,9 +8,6 @@ import json
 import re
 import shlex
 import signal
-import sys
-import types
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,64 +15,18 @@ import pytest
 
 from edl.cli import simulate as command
 from edl.cli.main import main, make_parser
-from edl.cli.simulate_runs import Watch
 from edl.cli.simulate_table import JOB_FIELDS, print_comparison
+from edl.simulator.generate import generate
 from edl.simulator.jobs import Trace, TraceJob
 from edl.simulator.outcome import Outcome
 from edl.simulator.setting import MECHANISMS, Setting
 from edl.simulator.summary import Summary
+from tests.unit.asked import ASKED, CLUSTER, any_engine, jobs, simulated
 from tests.unit.outcomes import an_outcome, compared, done
 
+__all__ = ["any_engine", "jobs"]
+
 PAGE = (Path(__file__).parents[2] / "docs/simulate.md").read_text()
-CLUSTER = ["--nodes", "1", "--gpus-per-node", "4"]
-ASKED: list[tuple[Trace, str, Setting]] = []
-
-
-def any_simulate(
-    trace: Trace,
-    policy: str,
-    setting: Setting,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-) -> Outcome:
-    ASKED.append((trace, policy, setting))
-    if progress is not None:
-        progress(1, 3)
-    return {outcome.policy: outcome for outcome in compared()}[policy]
-
-
-def one_after_the_other(
-    simulate: object, trace: Trace, policies: list[str], setting: Setting, *, watch: Watch
-) -> list[Outcome]:
-    """As `run_policies`, without processes."""
-    return [any_simulate(trace, policy, setting) for policy in policies]
-
-
-@pytest.fixture(autouse=True)
-def any_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = types.ModuleType("edl.simulator.run")
-    engine.__dict__["simulate"] = any_simulate
-    engine.__dict__["POLICIES"] = {
-        "tiresias": "jobs that got little go first",
-        "elastic-tiresias": "the same, and jobs shrink and grow",
-    }
-    monkeypatch.setitem(sys.modules, "edl.simulator.run", engine)
-    monkeypatch.setattr(command, "run_policies", one_after_the_other)
-    ASKED.clear()
-
-
-@pytest.fixture
-def jobs(tmp_path: Path) -> str:
-    path = tmp_path / "jobs.csv"
-    path.write_text(
-        "id,submit_s,gpus,duration_s\n"
-        "job-a,0,4,100\njob-b,0,2,100\njob-c,50,1,50\nlarge,60,8,10\nnothing,70,1,\n"
-    )
-    return str(path)
-
-
-def simulated(trace: str, *more: str, policy: str = "tiresias,elastic-tiresias") -> int:
-    return main(["simulate", "--trace", trace, "--policy", policy, *CLUSTER, *more])
 
 
 # -- what is told ----------------------------------------------------------------------------
@@ -95,6 +46,13 @@ def test_a_table_with_a_row_per_policy(jobs: str, capsys: pytest.CaptureFixture[
     left_out = "note: 2 jobs of the trace were left out: 1 without a duration; 1 larger than the"
     assert left_out in told
     assert max(map(len, lines[:6])) <= 120
+
+
+def test_jobs_that_all_come_at_once_offer_no_load(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = replace(an_outcome(done("a")), load=float("inf"))
+    print_comparison(Trace(name="t", jobs=()), [outcome], [])
+    assert capsys.readouterr().out.startswith("t: 1 jobs on 1 x 4 GPUs, all submitted at once, edl")
+    assert "all submitted at once" in generate(1, capacity=4).notes[0]
 
 
 def test_one_policy_changes_nothing(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +208,7 @@ def test_a_setting_is_handed_on_whole(jobs: str, tmp_path: Path) -> None:
     models = tmp_path / "models.csv"
     models.write_text("workers,throughput\n1,10\n2,18\n")
     more = ["--placement", "consolidated", "--models", str(models), "--seed", "3"]
-    more += ["--report", str(tmp_path / "out"), "--window", "0,1.5h"]
+    more += ["--report", str(tmp_path / "out"), "--window", "0,1.5h", "--knob", "2"]
     assert simulated(jobs, *more) == 0
     trace, _, setting = ASKED[0]
     assert [job.id for job in trace.jobs] == ["job-a", "job-b", "job-c"]
@@ -261,6 +219,7 @@ def test_a_setting_is_handed_on_whole(jobs: str, tmp_path: Path) -> None:
         seed=3,
         models=str(models),
         window_s=(0.0, 5400.0),
+        knob=2.0,
     )
 
 
@@ -299,6 +258,9 @@ def test_a_trace_is_generated_or_stretched(jobs: str, monkeypatch: pytest.Monkey
                 ["--load", "inf"],
                 ["--load", "much"],
                 ["--seed", "-1"],
+                ["--knob", "-1"],
+                ["--round-s", "1e-9"],
+                ["--knob", "nan"],
                 ["--stop-s", "-1"],
                 ["--prepare-s", "nan"],
                 ["--mechanism", "magic"],
@@ -331,9 +293,12 @@ def test_nonsense_ends_with_status_2(
         ("tiresias", ["--models", "/nowhere.csv"], "/nowhere.csv"),
         ("tiresias", ["--report", "/no/where"], "/no/where cannot be written: there is no such"),
         ("tiresias", ["--report", __file__], "cannot be written: it is no folder"),
+        ("tiresias", ["--report", "/proc/report"], "the report /proc/report cannot be written: No"),
+        ("tiresias", ["--jobs-csv", "/proc/jobs"], "--jobs-csv /proc/jobs cannot be written: No"),
         ("tiresias", ["--jobs-csv", "/no/where"], "/no/where cannot be written"),
         ("tiresias", ["--jobs-csv", "/"], "--jobs-csv / cannot be written: it is a folder"),
         ("tiresias", ["--window", "1,2"], "give --report DIR too"),
+        ("tiresias", ["--knob", "1"], "--knob is of no use without a policy of elastic-tiresias"),
     ],
 )
 def test_what_cannot_work_is_told_before_any_work(
@@ -348,6 +313,11 @@ def test_what_cannot_work_is_told_before_any_work(
 def test_no_number_of_jobs_is_told(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulated(trace) == 2
     assert "is not a number of jobs" in capsys.readouterr().err
+
+
+def test_more_jobs_than_memory_holds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulated("generate:99999999999") == 2
+    assert "at most 10,000,000 jobs are generated" in capsys.readouterr().err
 
 
 def test_a_trace_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:

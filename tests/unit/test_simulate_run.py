@@ -75,7 +75,16 @@ def test_models_are_drawn_by_the_seed_and_unknown_ones_are_always_the_same() -> 
     named = [job(number, 0.0, model="vgg19") for number in range(3)]
     outcome = simulate(trace(*named), "fifo", IDEAL)
     assert len({each.model for each in outcome.jobs}) == 1
-    assert outcome.notes[0].startswith("model 'vgg19' of 3 jobs is not known")
+    like = outcome.jobs[0].model
+    assert outcome.notes == (f"model 'vgg19' of 3 jobs is not known: they go like {like!r}",)
+
+
+def test_many_unknown_models_are_summed_up() -> None:
+    speeds = Speeds(models=None, seed=0, gpus_per_node=4, capacity=8)
+    for number in range(11):
+        speeds.curve(job(number, 0.0, model=f"m{number:02}"))
+    assert len(speeds.notes()) == 9
+    assert speeds.notes()[-1] == "nor are 3 other models of 3 jobs"
 
 
 def test_a_profile_of_a_real_job_is_everybodys_speed(tmp_path: Path) -> None:
@@ -83,6 +92,20 @@ def test_a_profile_of_a_real_job_is_everybodys_speed(tmp_path: Path) -> None:
     table.write_text("workers,throughput\n4,300\n2,200\n1,120\n")
     speeds = Speeds(models=str(table), seed=0, gpus_per_node=4, capacity=8)
     assert speeds.curve(job(0, 0.0)).rate == (0.0, 120.0, 200.0, 250.0, 300.0)
+
+
+def test_where_a_profile_ends_is_said_once(tmp_path: Path) -> None:
+    table = tmp_path / "profile.csv"
+    table.write_text("workers,throughput\n4,300\n2,200\n1,120\n")
+    setting = replace(IDEAL, models=str(table))
+    outcome = simulate(trace(job(0, 0.0), job(1, 0.0, gpus=6)), "fifo", setting)
+    (note,) = outcome.notes
+    assert note.startswith("measured speeds end at 4 GPUs (jobs that ask for more: 1); on more a")
+    # On 4 GPUs, or where nobody may have more than were measured, there is nothing to say.
+    small = replace(setting, nodes=1)
+    assert simulate(trace(job(0, 0.0)), "fifo", small).notes == ()
+    bound = [job(0, 0.0, max_gpus=4), job(1, 0.0, gpus=4, elastic=False)]
+    assert simulate(trace(*bound), "fifo", setting).notes == ()
 
 
 def test_a_table_that_is_none_of_speeds_is_refused(tmp_path: Path) -> None:

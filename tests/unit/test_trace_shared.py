@@ -10,6 +10,8 @@ import pytest
 from edl.errors import UsageError
 from edl.simulator.formats import read_models, read_speeds
 from edl.simulator.jobs import TraceJob
+from edl.simulator.measured import read_measured
+from edl.simulator.speeds import Speeds
 from edl.simulator.trace import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,3 +80,37 @@ def test_tables_of_speed() -> None:
     assert len(speeds) == 26
     assert speeds["bert", 12] == {(1, 1): 13.022, (2, 1): 20.462, (3, 1): 24.143}
     assert len(read_speeds(DATA / "throughput.csv", source="elasticflow")) == 17
+
+
+@pytest.mark.parametrize(
+    ("source", "gpu", "names", "origin"),
+    [
+        (None, None, 7, "elasticflow on A100"),
+        ("elasticflow", None, 7, "elasticflow on A100"),
+        ("pollux", None, 6, "pollux on T4"),
+        ("gavel", None, 7, "gavel on V100"),
+        (None, "P100", 7, "gavel on P100"),
+    ],
+)
+def test_measured_throughputs_are_speeds(
+    source: str | None, gpu: str | None, names: int, origin: str
+) -> None:
+    table = str(DATA / "throughput.csv")
+    speeds = Speeds(models=table, seed=0, gpus_per_node=8, capacity=64, source=source, gpu=gpu)
+    assert len(speeds.names) == names
+    for number, gpus in enumerate((1, 2, 8, 64) * 20):
+        job = TraceJob(id=str(number), submit_s=0.0, gpus=gpus, duration_s=1.0)
+        assert len(speeds.curve(job).rate) > gpus
+    assert speeds.notes()[0].startswith(f"speeds are those of {origin} ({names} models), from")
+
+
+def test_pollux_rows_at_a_fixed_batch_are_near_the_times_alone() -> None:
+    """The two tables are made of the same measurements: one of them by hand, the other here."""
+    alone = read_speeds(DATA / "pollux" / "standalone.csv")
+    found = read_measured(DATA / "throughput.csv", source="pollux", gpu=None)
+    rates = found.models["cifar10"].rates(2048)
+    pairs = [
+        (rates[gpus], rate) for (gpus, _), rate in alone["cifar10", 2048].items() if gpus in rates
+    ]
+    assert len(pairs) > 15
+    assert all(0.8 < ours / theirs < 1.25 for ours, theirs in pairs), pairs

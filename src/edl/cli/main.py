@@ -34,9 +34,13 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     try:
-        options = make_parser().parse_args(arguments)
-        command: Command = options.command
-        return command(options)
+        try:
+            options = make_parser().parse_args(arguments)
+            command: Command = options.command
+            return command(options)
+        finally:
+            # What the buffer holds would be written after all else, where no reader is an error.
+            sys.stdout.flush()
     except UsageError as error:
         print(f"edl: {error}", file=sys.stderr)
         return 2

@@ -9,20 +9,26 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from edl.cli.say import say
 from edl.cli.signals import Interrupted, interruptible
+from edl.cli.simulate_numbers import count, factor, load, positive, price, round_length, window
 from edl.cli.simulate_runs import run_policies, watch
-from edl.cli.simulate_table import as_fields, print_comparison, trace_notes, write_jobs
+from edl.cli.simulate_table import (
+    as_fields,
+    check_jobs,
+    print_comparison,
+    trace_notes,
+    write_jobs,
+)
 from edl.errors import UsageError
 from edl.simulator.jobs import Trace
 from edl.simulator.outcome import Outcome
-from edl.simulator.report import write_report
+from edl.simulator.report import check_report, write_report
 from edl.simulator.setting import MECHANISMS, PLACEMENTS, Setting
 
 __all__ = ["add_simulate", "simulate"]
@@ -30,8 +36,8 @@ __all__ = ["add_simulate", "simulate"]
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 
 GENERATED = "generate:"
+MOST_JOBS = 10_000_000  # of a generated trace; more do not fit into memory
 LOAD = 0.9  # of a generated trace, unless said
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 PRICES = {
     "stop_s": "how long everybody of a job stands still when it grows",
     "shrink_s": "the same when it shrinks",
@@ -60,10 +66,40 @@ class _Help(argparse.Action):
         self.help = "show this help message and exit"
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        known = [f"  {name:<18}{does}" for name, does in policies_known().items()]
-        parser.epilog = "\n".join(["policies:", *known, "", EXAMPLES])
+        from edl.simulator.speeds import describe_models
+
+        parts = ["policies:", listed(policies_known().items()), ""]
+        parts += ["models built in:", listed(describe_models(None)), "", EXAMPLES]
+        parser.epilog = "\n".join(parts)
         parser.print_help()
         parser.exit()
+
+
+class _ListPolicies(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(listed(policies_known().items(), indent=""))
+        parser.exit()
+
+
+class _ListModels(argparse.Action):
+    """Those of a table, or those built in."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, options: object, given: object, *_: object
+    ) -> None:
+        from edl.simulator.speeds import describe_models
+
+        try:
+            print(listed(describe_models(str(given) if given else None), indent=""))
+        except UsageError as error:
+            parser.error(str(error))
+        parser.exit()
+
+
+def listed(lines: Iterable[tuple[str, str]], *, indent: str = "  ") -> str:
+    pairs = list(lines)
+    width = max(len(name) for name, _ in pairs) + 2
+    return "\n".join(f"{indent}{name:<{width}}{does}" for name, does in pairs)
 
 
 def add_simulate(commands: Commands) -> None:
@@ -78,12 +114,17 @@ def add_simulate(commands: Commands) -> None:
         add_help=False,
     )
     parser.set_defaults(command=simulate)
-    parser.add_argument("-h", "--help", action=_Help)
+    add_lists(parser)
     parser.add_argument(
         "--trace",
         required=True,
         metavar="FILE",
         help="jobs, in any of the formats of docs/traces.md; or generate:JOBS, a Philly-like one",
+    )
+    parser.add_argument(
+        "--standalone",
+        metavar="FILE",
+        help="how long a Pollux workload's jobs take alone (standalone.csv in its folder)",
     )
     parser.add_argument(
         "--policy", required=True, metavar="P[,P...]", help="one of those below, or several"
@@ -103,11 +144,43 @@ def add_simulate(commands: Commands) -> None:
     parser.add_argument(
         "--seed", type=count, default=0, metavar="N", help="of whatever is drawn (0)"
     )
+    add_models(parser)
+    add_planning(parser)
+    add_prices(parser)
+    add_outputs(parser)
+
+
+def add_lists(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-h", "--help", action=_Help)
+    parser.add_argument(
+        "--list-policies", action=_ListPolicies, nargs=0, help="list the policies and exit"
+    )
+    parser.add_argument(
+        "--list-models",
+        action=_ListModels,
+        nargs="?",
+        metavar="FILE",
+        help="list the models built in, or those of a table of speeds, and exit",
+    )
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--models",
         metavar="FILE",
         help="how fast models are, see docs/simulate.md (those built in)",
     )
+    parser.add_argument(
+        "--models-source",
+        metavar="S",
+        help="of a table of measured speeds, only what this source measured",
+    )
+    parser.add_argument(
+        "--models-gpu", metavar="GPU", help="the same, only what was measured on this kind of GPU"
+    )
+
+
+def add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--placement",
         choices=PLACEMENTS,
@@ -116,12 +189,16 @@ def add_simulate(commands: Commands) -> None:
     )
     parser.add_argument(
         "--round-s",
-        type=price,
+        type=round_length,
         metavar="S",
         help="plan only every S seconds (at every event)",
     )
-    add_prices(parser)
-    add_outputs(parser)
+    parser.add_argument(
+        "--knob",
+        type=factor,
+        metavar="X",
+        help="under Tiresias, who waited X times as long as it ran begins anew (0: nobody)",
+    )
 
 
 def add_prices(parser: argparse.ArgumentParser) -> None:
@@ -152,11 +229,15 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
 def simulate(options: argparse.Namespace) -> int:
     policies = policies_of(options.policy)
     setting = setting_of(options)
+    check_knob(policies, setting)
     check_models(setting)
     check_outputs(options)
     try:
         with interruptible():
             trace = trace_of(options, setting.capacity)
+            if setting.models is None and trace.speeds is not None:
+                setting = replace(setting, models=trace.speeds)
+                check_models(setting)
             outcomes = run(trace, policies, setting)
             notes = trace_notes(trace, outcomes)
             if options.jobs_csv is not None:
@@ -215,9 +296,20 @@ def setting_of(options: argparse.Namespace) -> Setting:
         placement=options.placement,
         seed=options.seed,
         models=options.models,
-        window_s=options.window,
+        models_source=options.models_source,
+        models_gpu=options.models_gpu,
+        # Nobody looks at it without a report.
+        window_s=options.window if options.report is not None else (0.0, 0.0),
+        knob=options.knob or 0.0,
         round_s=options.round_s or 0.0,
     )
+
+
+def check_knob(policies: Sequence[str], setting: Setting) -> None:
+    from edl.simulator.run import QUEUED
+
+    if setting.knob and not set(QUEUED) & set(policies):
+        raise UsageError(f"--knob is of no use without a policy of {', '.join(QUEUED)}")
 
 
 def check_models(setting: Setting) -> None:
@@ -229,6 +321,8 @@ def check_models(setting: Setting) -> None:
         seed=setting.seed,
         gpus_per_node=setting.gpus_per_node,
         capacity=setting.capacity,
+        source=setting.models_source,
+        gpu=setting.models_gpu,
     )
 
 
@@ -249,6 +343,10 @@ def check_outputs(options: argparse.Namespace) -> None:
         raise UsageError(f"--report {report} cannot be written: it is no folder")
     if options.window is not None and options.report is None:
         raise UsageError("--window is of the Gantt chart in a report: give --report DIR too")
+    if options.jobs_csv is not None:
+        check_jobs(Path(options.jobs_csv))
+    if options.report is not None:
+        check_report(report)
 
 
 def trace_of(options: argparse.Namespace, capacity: int) -> Trace:
@@ -259,8 +357,12 @@ def trace_of(options: argparse.Namespace, capacity: int) -> Trace:
         jobs = options.trace.removeprefix(GENERATED)
         if not jobs.isdecimal() or int(jobs) < 1:
             raise UsageError(f"--trace {options.trace}: {jobs!r} is not a number of jobs")
+        if int(jobs) > MOST_JOBS:
+            raise UsageError(f"--trace {options.trace}: at most {MOST_JOBS:,} jobs are generated")
+        if options.standalone is not None:
+            raise UsageError("--standalone is for Pollux workloads; a generated trace needs none")
         return generate(int(jobs), capacity=capacity, load=options.load or LOAD, seed=options.seed)
-    trace = read_trace(options.trace, capacity=capacity)
+    trace = read_trace(options.trace, capacity=capacity, standalone=options.standalone)
     return trace if options.load is None else with_load(trace, capacity, options.load)
 
 
@@ -282,8 +384,8 @@ def how_of(options: argparse.Namespace, setting: Setting) -> list[tuple[str, str
 
 def command_of(options: argparse.Namespace) -> str:
     """What gives the same again."""
-    names = ["trace", "policy", "nodes", "gpus_per_node", "load", "seed", "models", "placement"]
-    names += ["round_s"]
+    names = ["trace", "standalone", "policy", "nodes", "gpus_per_node", "load", "seed"]
+    names += ["models", "models_source", "models_gpu", "placement", "round_s", "knob"]
     words = ["edl", "simulate"]
     for name in [*names, "mechanism", *PRICES, "report"]:
         value = getattr(options, name)
@@ -296,57 +398,3 @@ def command_of(options: argparse.Namespace) -> str:
 
 def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-# -- numbers ---------------------------------------------------------------------------------
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
-
-
-def count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
-    return int(text)
-
-
-def price(text: str) -> float:
-    value = number_or_none(text)
-    if value is None or value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, 0 or more")
-    return value
-
-
-def load(text: str) -> float:
-    value = number_or_none(text)
-    if value is None or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, as 0.9")
-    return value
-
-
-def window(text: str) -> tuple[float, float]:
-    moments = [moment(part.strip()) for part in text.split(",")]
-    if len(moments) != 2 or None in moments:
-        raise argparse.ArgumentTypeError(f"{text!r} is not FROM,TO, as 600,1200 or 10h,12h")
-    begin, end = (each or 0.0 for each in moments)
-    if not 0 <= begin < end:
-        raise argparse.ArgumentTypeError(f"{text!r} does not end after it begins")
-    return begin, end
-
-
-def moment(text: str) -> float | None:
-    """Seconds, from 600, 600s, 10m, 1.5h or 2d."""
-    unit = UNITS.get(text[-1:])
-    value = number_or_none(text[:-1] if unit else text)
-    return None if value is None else value * (unit or 1.0)
-
-
-def number_or_none(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None

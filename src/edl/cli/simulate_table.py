@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,13 +15,20 @@ from rich.console import Console
 from rich.table import Table
 
 from edl.errors import UsageError
-from edl.simulator.comparison import COLUMNS, change, change_text
+from edl.simulator.comparison import COLUMNS, change, change_text, load_text
 from edl.simulator.jobs import Trace
 from edl.simulator.outcome import Outcome
 from edl.simulator.setting import Setting
 from edl.simulator.summary import Summary, by_size, jct_s, summarise
 
-__all__ = ["JOB_FIELDS", "as_fields", "print_comparison", "trace_notes", "write_jobs"]
+__all__ = [
+    "JOB_FIELDS",
+    "as_fields",
+    "check_jobs",
+    "print_comparison",
+    "trace_notes",
+    "write_jobs",
+]
 
 JOB_FIELDS = (
     *("policy", "id", "model", "gpus", "elastic", "size_gpu_s", "submit_s", "start_s", "end_s"),
@@ -51,13 +59,19 @@ def print_comparison(trace: Trace, outcomes: Sequence[Outcome], notes: Sequence[
     first = outcomes[0]
     print(
         f"{trace.name}: {summaries[0].jobs:,} jobs on {first.nodes:,} x {first.gpus_per_node} "
-        f"GPUs, offered load {first.load:.2f}, {first.mechanism} adjustments"
+        f"GPUs, {load_text(first.load)}, {first.mechanism} adjustments"
     )
     print()
     shapes = (_rows(summaries, apart=1), _rows(summaries, apart=0), _columns(summaries))
     table = next((shape for shape in shapes if _width_of(shape) <= width), shapes[-1])
+    # Not to standard output itself: a console ends in its own way where nobody reads.
+    drawn = io.StringIO()
     # A table that is too wide all the same is better wrapped by the terminal than cut.
-    Console(highlight=False, width=max(width, _width_of(table))).print(table)
+    wide = max(width, _width_of(table))
+    Console(file=drawn, highlight=False, width=wide, force_terminal=console.is_terminal).print(
+        table
+    )
+    print(drawn.getvalue(), end="")
     told = "JCT, from submission to completion, and waiting in seconds"
     print(f"{told}; change: of the mean, from {first.policy}" if len(outcomes) > 1 else told)
     for note in notes:
@@ -148,6 +162,16 @@ def as_fields(trace: Trace, setting: Setting, outcomes: Sequence[Outcome]) -> di
             for summary, outcome in zip(summaries, outcomes, strict=True)
         ],
     }
+
+
+def check_jobs(path: Path) -> None:
+    """UsageError if a file could not be written there; nothing is left of the attempt."""
+    partial = path.absolute().with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.touch()
+        partial.unlink()
+    except OSError as error:
+        raise UsageError(f"--jobs-csv {path} cannot be written: {error.strerror}") from error
 
 
 def write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:

@@ -81,12 +81,24 @@ class Book:
         self.view.news.append(job)
         return job
 
-    def tell(self, now: float, job: Job, left_gpu_s: float, pace: float) -> None:
-        """Progress, as the job's leader knows it."""
+    def tell(
+        self,
+        now: float,
+        job: Job,
+        left_gpu_s: float,
+        pace: float,
+        *,
+        from_s: float | None = None,
+        lost_gpu_s: float = 0.0,
+    ) -> None:
+        """Progress, as the job's leader knows it: it goes at `pace` from `from_s` on (now, if it
+        does not stand still before); so much of what it had done is lost."""
         if pace != job.pace:
             self.view.news.append(job)
+        done = job.pace * max(0.0, now - job.as_of) - lost_gpu_s
+        job.done_gpu_s = done if job.done_gpu_s is None else job.done_gpu_s + done
         job.left_gpu_s = left_gpu_s
-        job.as_of = now
+        job.as_of = now if from_s is None else from_s
         job.pace = pace
 
     # -- what was decided ----------------------------------------------------------------------
@@ -147,6 +159,7 @@ class Book:
         job.requeued_s = now
         if decision.fresh:
             job.service_gpu_s = job.ran_s = job.waited_s = 0.0
+            job.done_gpu_s = None if job.done_gpu_s is None else 0.0
 
     # -- accounts ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from itertools import accumulate
 from operator import attrgetter
 
 from edl.policy.decisions import Decision, ScaleIn, ScaleOut, Start
+from edl.policy.donors import released, together
 from edl.policy.kinds import Kinds
 from edl.policy.queues import Queues
 from edl.policy.tiresias import QUANTA, Tiresias
@@ -45,7 +46,7 @@ class Plan:
         self.demoted = demoted
         self.level: dict[int, int] = {}
         self.targets: dict[int, int] = {}
-        self.fresh: list[Decision] = []  # waiting jobs that compaction starts
+        self.fresh: list[Start] = []  # waiting jobs that compaction starts
 
 
 class ElasticTiresias(Tiresias):
@@ -134,7 +135,7 @@ class ElasticTiresias(Tiresias):
                 units += [loss] * donors[number]
         if units:
             taken = self._start_waiting(plan, view, units, why)
-            self._take(taken - plan.free, plan, donors)
+            self._take(taken - plan.free, plan, donors, view)
 
     def _start_waiting(self, plan: Plan, view: View, units: list[float], why: str) -> int:
         """Whoever the cluster gains by, in order; how many of the units were given away."""
@@ -179,8 +180,9 @@ class ElasticTiresias(Tiresias):
             if plan.demoted:
                 yield from (job for job in passed if job.key in plan.demoted)
 
-    def _take(self, units: int, plan: Plan, donors: Counter[int]) -> None:
-        """So many GPUs from those that lose least by it; of equals, from whoever has fewest."""
+    def _take(self, units: int, plan: Plan, donors: Counter[int], view: View) -> None:
+        """So many GPUs from those that lose least by it; of equals, from whoever has fewest, and
+        where machines matter from those who make room on one."""
         kinds = self.kinds
         deep: dict[int, int] = {}
         some: dict[int, int] = {}
@@ -195,13 +197,35 @@ class ElasticTiresias(Tiresias):
             else:
                 some[number] = units
             units -= count
+        for number, depth in deep.items():
+            plan.level[number] = kinds.all[number].gpus - depth
         for number, count in some.items():
             gpus = kinds.all[number].gpus - deep.get(number, 0) - 1
             alike = [job for job in plan.rest if job.kind == number]
             alike.sort(key=lambda job: job.held or job.gpus)
+            if view.free_on:
+                free_on = self._idle_anyhow(plan, view, number)
+                alike = together(alike, count, gpus, free_on, self._starts(plan))
             plan.targets.update((job.key, gpus) for job in alike[:count])
-        for number, depth in deep.items():
-            plan.level[number] = kinds.all[number].gpus - depth
+
+    @staticmethod
+    def _starts(plan: Plan) -> list[int]:
+        """With how many GPUs others begin, in the order in which they get their places."""
+        begun = [job.gpus for job in (*plan.safe, *plan.rest) if job.key in plan.started]
+        return begun + [start.gpus for start in plan.fresh]
+
+    @staticmethod
+    def _idle_anyhow(plan: Plan, view: View, besides: int) -> list[int]:
+        """By machine, when all have given up what they do, but for those of one kind."""
+        free_on = list(view.free_on)
+        changes = [(job, plan.targets.get(job.key, 0)) for jobs in plan.passed for job in jobs]
+        level = plan.level
+        changes += [(job, level[job.kind]) for job in plan.rest if job.kind in level]
+        for job, target in changes:
+            if target < job.held and job.kind != besides:
+                for node, count in released(job, target):
+                    free_on[node] += count
+        return free_on
 
     # -- R2 ------------------------------------------------------------------------------------
 

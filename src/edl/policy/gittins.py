@@ -90,9 +90,7 @@ class GittinsQueues(Queues):
         self.waiters += 1
         insort(self.waiting[queue], entry)
         insort(self.by_gpus[queue].setdefault(gpus, []), entry)
-        if self.knob > 0 and queue > 0 and job.has_run:
-            missing = self.knob * job.ran_s - job.waited_at(now)
-            self._schedule(job.key, now + max(0.0, missing))
+        self._starve(job, now)
 
 
 class Gittins(Tiresias):

@@ -26,6 +26,10 @@ Entry = tuple[int, int, int]  # -front, turn, key: sorts as the queue stands
 NEVER = float("inf")
 # Floats that were added up in another order than the limit was computed in.
 SLACK_S = 1e-6
+# What a job must have done since its last promotion, of what its user's GPUs do in the time that it
+# ran: half of that time, for a start and the like do nothing, at half the speed, for it may have
+# been compacted to half its GPUs.
+EARNED = 0.25
 
 
 class Queues:
@@ -102,7 +106,11 @@ class Queues:
         self.waiters += 1
         insort(self.waiting[queue], entry)
         insort(self.by_gpus[queue].setdefault(gpus, []), entry)
-        if self.knob > 0 and queue > 0 and job.has_run:
+        self._starve(job, now)
+
+    def _starve(self, job: Job, now: float) -> None:
+        """When one that waits has waited too long."""
+        if self.knob > 0 and job.queue > 0 and job.has_run and _earned(job):
             missing = self.knob * job.ran_s - job.waited_at(now)
             self._schedule(job.key, now + max(0.0, missing))
 
@@ -146,3 +154,10 @@ class Queues:
                 if asked <= free and heads[i] < len(entries)
             ]
             lists, heads = [lists[i] for i in stay], [heads[i] for i in stay]
+
+
+def _earned(job: Job) -> bool:
+    """Whether it may be promoted again. Jobs that are large for the first queue's quantum would
+    otherwise take turns there for ever, each stopped before its start has paid. Where nobody tells
+    of progress, a job that ran has made some."""
+    return job.done_gpu_s is None or job.done_gpu_s >= EARNED * job.gpus * job.ran_s

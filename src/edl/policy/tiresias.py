@@ -5,7 +5,7 @@ seconds; whoever is in a lower queue runs first, so short jobs end before long o
 way although nobody knows how long a job takes. At every event the plan is made anew from an empty
 cluster: queue by queue, those that run before those that wait, all or nothing, and whoever does
 not fit is passed over. With `knob` above 0, a job that has waited so many times as long as it ran
-begins anew in the first queue.
+begins anew in the first queue, if it has made progress worth its start since it last did so.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ class Job:
     __slots__ = (
         "as_of",
         "curve",
+        "done_gpu_s",
         "elastic",
         "front",
         "gpus",
@@ -91,6 +92,8 @@ class Job:
         self.left_gpu_s = left_gpu_s
         self.as_of = submitted_s
         self.pace = 0.0
+        # Work done up to its last word since its promotion, less what was lost. None: no word.
+        self.done_gpu_s: float | None = None
 
     def service_at(self, now: float) -> float:
         """GPU seconds held since the last promotion."""

@@ -25,7 +25,7 @@ that would gain less than `resize_s` until its end is left alone.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import ceil, exp, log, sqrt
 
 from edl.policy.base import Policy
@@ -38,6 +38,7 @@ __all__ = ["WaterFilling", "WaterFillingBlind"]
 GROUND_GPU_S = 500.0  # below this, sizes are alike
 WIDTH = 0.05  # of a bin, in the logarithm of worth
 GRAIN = 4  # bins
+KEEP = 0.5  # grains by which another must be ahead of whoever runs, where service counts
 SPILL = 12  # bins that are looked through for who can use what is left over
 EDGE = 0.5 + 1e-7  # just past the middle between two grains, for floats are not exact
 
@@ -97,6 +98,9 @@ class WaterFilling(Policy):
         aged = size / (1.0 + waited / self._patience_s(job, size)) / self._scale
         unit = WIDTH * GRAIN
         at = -self.steep * log(aged) / unit
+        if job.held and left is None:
+            # Running, its service grows, and what waits ages: equals would swap for ever.
+            at += KEEP
         # Both from one grain, so that they change at the same moments.
         first = round(at)
         more = round(first * self.tilt / self.steep)
@@ -109,6 +113,9 @@ class WaterFilling(Policy):
         if when is not None:
             self._due[job.key] = now + when
             heappush(self._heap, (now + when, job.key))
+        if len(self._heap) > 4 * len(self._due) + 64:
+            self._heap[:] = [(at_s, key) for key, at_s in self._due.items()]
+            heapify(self._heap)
 
     def _reached(
         self, job: Job, size: float, waited: float, factor: float, *, told: bool

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from edl.simulator.summary import Summary
 
@@ -17,6 +18,7 @@ __all__ = [
     "best_of",
     "change",
     "change_text",
+    "load_text",
     "seconds_text",
     "share_text",
     "time_text",
@@ -98,3 +100,8 @@ def best_of(column: Column, summaries: Sequence[Summary]) -> str | None:
     texts = {column.text(value) for value in values}
     best = max(values) if column.better > 0 else min(values)
     return column.text(best) if len(texts) > 1 else None
+
+
+def load_text(load: float) -> str:
+    """Jobs that all come at one moment offer no load that could be told as a number."""
+    return f"offered load {load:.2f}" if isfinite(load) else "all submitted at once"

@@ -137,14 +137,17 @@ class SimulatedJob:
         self.span_s = now
         self._stand_still(now, self.prices.stop_s)
 
-    def preempt(self, now: float) -> None:
+    def preempt(self, now: float) -> float:
+        """How much of its work is lost, in GPU seconds."""
         self.preemptions += 1
+        before = self.left_gpu_s
         lost = self.prices.preempt_s * self.speeds[self.active]
-        self.left_gpu_s = min(self.size_gpu_s, self.left_gpu_s + lost)
+        self.left_gpu_s = min(self.size_gpu_s, before + lost)
         self.span_s = now
         self.active = 0
         self.lots.clear()
         self.stalled_s = 0.0
+        return self.left_gpu_s - before
 
     def _stand_still(self, now: float, seconds: float) -> None:
         if seconds:

@@ -189,7 +189,7 @@ class Engine:
         if isinstance(decision, Requeue):
             self.book.apply(now, decision)
             return
-        held = job.job.held
+        held, lost = job.job.held, 0.0
         job.settle(now, self.recorder.useful)
         self._end_span(job, held, now)
         self.book.apply(now, decision)
@@ -197,7 +197,7 @@ class Engine:
             job.start(now, decision.gpus)
             self.running += 1
         elif isinstance(decision, Preempt):
-            job.preempt(now)
+            lost = job.preempt(now)
             self.running -= 1
         elif isinstance(decision, Migrate):
             job.move(now)
@@ -207,7 +207,7 @@ class Engine:
             job.shrink(now, held - decision.gpus)
         if self.book.view.together:
             self._spread(job)
-        self._follow(job, now)
+        self._follow(job, now, lost)
 
     def _spread(self, job: SimulatedJob) -> None:
         """On more machines than need be it is slower."""
@@ -225,14 +225,15 @@ class Engine:
                     speeds[gpus] = curve.rate_on(gpus, nodes) * each
             job.speeds = speeds
 
-    def _follow(self, job: SimulatedJob, now: float) -> None:
+    def _follow(self, job: SimulatedJob, now: float, lost_gpu_s: float = 0.0) -> None:
         job.aim()
         if job.next_s != NEVER:
             heappush(self._queue, (job.next_s, job.job.key))
         # What it tells of its work is off by the same factor all the time.
         told = job.left_gpu_s * self.arrivals[job.job.key].guess
         pace = job.speeds[job.active] if job.active else 0.0
-        self.book.tell(max(now, job.stalled_s), job.job, told, pace)
+        begins = max(now, job.stalled_s)
+        self.book.tell(now, job.job, told, pace, from_s=begins, lost_gpu_s=lost_gpu_s)
 
     def _finish(self, job: SimulatedJob, now: float) -> None:
         state = job.job

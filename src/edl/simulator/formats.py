@@ -6,6 +6,7 @@ of these files. Holds: every number that leaves here is finite and in range.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sized
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,15 @@ from pathlib import Path
 from edl.errors import UsageError
 from edl.simulator.trace_file import Table, blame, is_missing, number, read_table, whole
 
-__all__ = ["ModelRow", "Speeds", "read_models", "read_profile", "read_speeds"]
+__all__ = [
+    "ModelRow",
+    "Origin",
+    "Speeds",
+    "read_models",
+    "read_origins",
+    "read_profile",
+    "read_speeds",
+]
 
 Speeds = dict[tuple[str, int], dict[tuple[int, int], float]]
 COEFFICIENTS = ("a", "b", "c", "d", "e")
@@ -35,6 +44,21 @@ class ModelRow:
     min_batch: int  # the smallest and the largest aggregate batch that were measured
     max_batch: int
     batch_per_gpu: int  # of a job that says nothing else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Who measured, and on what; both are empty where the table does not say."""
+
+    source: str
+    gpu: str
+    models: tuple[str, ...]
+    rows: int
+    each: float  # numbers of GPUs for each model and batch
+
+    @property
+    def name(self) -> str:
+        return " on ".join(part for part in (self.source, self.gpu) if part)
 
 
 def read_profile(path: str | Path) -> dict[int, float]:
@@ -87,9 +111,7 @@ def read_speeds(path: str | Path, *, source: str | None = None, gpu: str | None 
     those without a number of nodes left out.
     """
     table = read_table(path)
-    model = "application" if "application" in table.columns else "model"
-    batch = "batch_size" if "batch_size" in table.columns else "batch"
-    table.need((model, batch, "num_gpus", "num_nodes", "samples_per_sec"), "a table of speeds")
+    model, batch = _speed_columns(table)
     measured: dict[tuple[str, int], dict[tuple[int, int], list[float]]] = {}
     origins: dict[tuple[str, int, int, int], tuple[str, str]] = {}
     for line, row in table.rows():
@@ -115,6 +137,41 @@ def read_speeds(path: str | Path, *, source: str | None = None, gpu: str | None 
         key: {place: sum(speeds) / len(speeds) for place, speeds in places.items()}
         for key, places in measured.items()
     }
+
+
+def read_origins(path: str | Path) -> list[Origin]:
+    """Whose rows a table of speeds has, in the order in which they come."""
+    table = read_table(path)
+    model, batch = _speed_columns(table)
+    curves: dict[tuple[str, str], dict[tuple[str, str], set[str]]] = {}
+    rows: Counter[tuple[str, str]] = Counter()
+    for line, row in table.rows():
+        if is_missing(table.cell(row, "num_nodes")):
+            continue
+        origin = table.cell(row, "source"), table.cell(row, "gpu")
+        rows[origin] += 1
+        key = _name(table, line, row, model), table.cell(row, batch)
+        found = curves.setdefault(origin, {}).setdefault(key, set())
+        found.add(table.cell(row, "num_gpus"))
+    _refuse_none(table, curves)
+    return [
+        Origin(
+            source=origin[0],
+            gpu=origin[1],
+            models=tuple(sorted({name for name, _ in found})),
+            rows=rows[origin],
+            each=sum(map(len, found.values())) / len(found),
+        )
+        for origin, found in curves.items()
+    ]
+
+
+def _speed_columns(table: Table) -> tuple[str, str]:
+    """Of the model and of the batch."""
+    model = "application" if "application" in table.columns else "model"
+    batch = "batch_size" if "batch_size" in table.columns else "batch"
+    table.need((model, batch, "num_gpus", "num_nodes", "samples_per_sec"), "a table of speeds")
+    return model, batch
 
 
 def _name(table: Table, line: int, row: list[str], name: str) -> str:

@@ -97,7 +97,8 @@ def generate(
     )
     trace = Trace(name=f"generated-{jobs}-seed-{seed}", jobs=made)
     told = offered_load(trace, capacity)
-    note = f"generated like Philly, seed {seed}: an offered load of {told:.3g} on {capacity} GPUs"
+    load_told = f"an offered load of {told:.3g}" if isfinite(told) else "all submitted at once"
+    note = f"generated like Philly, seed {seed}: {load_told} on {capacity} GPUs"
     return replace(trace, notes=(note,))
 
 

@@ -37,3 +37,4 @@ class Trace:
     jobs: tuple[TraceJob, ...]
     skipped: Mapping[str, int] = field(default_factory=dict)  # reason: how many
     notes: tuple[str, ...] = ()  # what a person should know about how it was read
+    speeds: str | None = None  # a table that was read with it and has its models' speeds too

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
+from math import isfinite
 from pathlib import Path
 
 from edl.errors import UsageError
@@ -19,6 +21,7 @@ from edl.simulator.comparison import (
     best_of,
     change,
     change_text,
+    load_text,
     share_text,
     time_text,
 )
@@ -32,7 +35,7 @@ from edl.simulator.page_sections import (
 )
 from edl.simulator.summary import Summary, summarise
 
-__all__ = ["PAGE", "render", "write_report"]
+__all__ = ["PAGE", "check_report", "render", "write_report"]
 
 PAGE = "index.html"
 MEANING = (
@@ -56,20 +59,43 @@ def write_report(
     """
     goal = Path(folder)
     text = render(outcomes, trace_notes=trace_notes, how=how)
-    partial = goal.absolute().with_name(f".{goal.absolute().name}.{os.getpid()}.partial")
     try:
-        partial.mkdir()
-        try:
+        with _beside(goal) as partial:
             (partial / PAGE).write_text(text, encoding="utf-8")
             if goal.is_dir():
                 os.replace(partial / PAGE, goal / PAGE)
             else:
                 os.rename(partial, goal)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        raise UsageError(f"the report {goal} cannot be written: {error.strerror}") from error
+        raise _unwritable(goal, error) from error
     return goal / PAGE
+
+
+def check_report(folder: str | os.PathLike[str]) -> None:
+    """UsageError if a report could not be written there; nothing is left of the attempt."""
+    goal = Path(folder)
+    try:
+        with _beside(goal) as partial:
+            (partial / PAGE).touch()
+    except OSError as error:
+        raise _unwritable(goal, error) from error
+
+
+@contextmanager
+def _beside(goal: Path) -> Iterator[Path]:
+    """A folder for what is not complete: in the goal if it is there, for what lies around that may
+    be others', else in its place under another name. It does not stay."""
+    name = f".{goal.absolute().name}.{os.getpid()}.partial"
+    partial = goal / name if goal.is_dir() else goal.absolute().with_name(name)
+    partial.mkdir()
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _unwritable(goal: Path, error: OSError) -> UsageError:
+    return UsageError(f"the report {goal} cannot be written: {error.strerror}")
 
 
 def render(outcomes: Sequence[Outcome], *, trace_notes: Sequence[str] = (), how: Pairs = ()) -> str:
@@ -101,8 +127,8 @@ def render(outcomes: Sequence[Outcome], *, trace_notes: Sequence[str] = (), how:
 
 def _header(title: str, outcome: Outcome, summary: Summary) -> str:
     text = (
-        f"{summary.jobs:,} jobs on {outcome.nodes:,} x {outcome.gpus_per_node} GPUs, offered load "
-        f"{outcome.load:.2f}, {outcome.mechanism} adjustments"
+        f"{summary.jobs:,} jobs on {outcome.nodes:,} x {outcome.gpus_per_node} GPUs, "
+        f"{load_text(outcome.load)}, {outcome.mechanism} adjustments"
     )
     return (
         f"<header><div><h1>{escape(title)}</h1><p>{escape(text)}</p></div>"
@@ -146,7 +172,7 @@ def _facts(outcome: Outcome, summaries: Sequence[Summary]) -> list[tuple[str, st
     known = [
         ("Trace", f"{outcome.trace}: {summaries[0].jobs:,} jobs"),
         ("Cluster", f"{outcome.nodes:,} machines x {outcome.gpus_per_node} = {gpus:,} GPUs"),
-        ("Offered load", f"{outcome.load:.3f}"),
+        ("Offered load", f"{outcome.load:.3f}" if isfinite(outcome.load) else "all at once"),
         ("Mechanism", outcome.mechanism),
         ("Seed", str(outcome.seed)),
         ("Simulated in", took),

@@ -23,6 +23,7 @@ from edl.policy.tiresias import Tiresias
 from edl.policy.together import Together
 from edl.policy.uniform import Uniform
 from edl.policy.water_filling import WaterFilling, WaterFillingBlind
+from edl.simulator.busiest import busiest
 from edl.simulator.engine import Arrival, Engine
 from edl.simulator.generate import offered_load
 from edl.simulator.jobs import Trace
@@ -31,11 +32,11 @@ from edl.simulator.setting import Setting
 from edl.simulator.speeds import Speeds
 from edl.simulator.timeline import Recorder
 
-__all__ = ["POLICIES", "make_policy", "simulate"]
+__all__ = ["POLICIES", "QUEUED", "make_policy", "simulate"]
 
 Progress = Callable[[int, int], None]
 
-_MAKERS: Mapping[str, tuple[Callable[[], Policy], str]] = {
+_MAKERS: Mapping[str, tuple[Callable[..., Policy], str]] = {
     "fifo": (Fifo, "first come, first served; nobody overtakes"),
     "srtf": (Srtf, "shortest remaining time first, by sizes nobody knows; a bound"),
     "tiresias": (Tiresias, "least attained service in three queues, all or nothing"),
@@ -47,13 +48,16 @@ _MAKERS: Mapping[str, tuple[Callable[[], Policy], str]] = {
     "wf-las": (WaterFillingBlind, "water filling, sizes unknown"),
     "wf-srpt": (WaterFilling, "water filling by what jobs have left"),
 }
+QUEUED = ("tiresias", "tiresias-gittins", "elastic-tiresias")
 POLICIES: dict[str, str] = {name: does for name, (_, does) in _MAKERS.items()}
 
 
-def make_policy(name: str) -> Policy:
+def make_policy(name: str, *, knob: float = 0.0) -> Policy:
+    """`knob` is for those with Tiresias' queues, and of no matter to others."""
     if name not in _MAKERS:
         raise UsageError(f"there is no policy {name!r}; choose from {', '.join(POLICIES)}")
-    return _MAKERS[name][0]()
+    maker = _MAKERS[name][0]
+    return maker(knob=knob) if name in QUEUED else maker()
 
 
 def simulate(
@@ -70,7 +74,7 @@ def simulate(
     With `check`, everything that must hold is looked at after every event, which is slow.
     """
     began = time.perf_counter()
-    chosen = make_policy(policy) if isinstance(policy, str) else policy
+    chosen = make_policy(policy, knob=setting.knob) if isinstance(policy, str) else policy
     if setting.placement == "consolidated" and not chosen.places:
         chosen = Together(chosen)
     if setting.round_s:
@@ -85,7 +89,7 @@ def simulate(
     )
     last_s = arrivals[-1].submit_s
     recorder = Recorder(last_s, setting.bins)
-    window_s = setting.window_s or _busiest(arrivals)
+    window_s = setting.window_s or busiest(arrivals, setting.capacity)
     engine = Engine(
         arrivals, chosen, book, setting.prices, recorder, window_s=window_s, check=check
     )
@@ -120,6 +124,8 @@ def _arrivals(trace: Trace, setting: Setting) -> tuple[list[Arrival], int, tuple
         seed=setting.seed,
         gpus_per_node=setting.gpus_per_node,
         capacity=setting.capacity,
+        source=setting.models_source,
+        gpu=setting.models_gpu,
     )
     found, rejected = [], 0
     for job in trace.jobs:
@@ -140,24 +146,4 @@ def _arrivals(trace: Trace, setting: Setting) -> tuple[list[Arrival], int, tuple
                 elastic=job.elastic,
             )
         )
-    notes = tuple(
-        f"model {name!r} of {count} jobs is not known: they go like {speeds.names[0]!r} or another"
-        for name, count in sorted(speeds.unknown.items())
-    )
-    return found, rejected, notes
-
-
-def _busiest(arrivals: list[Arrival]) -> tuple[float, float]:
-    """The window of 200 arrivals that asks for most GPU seconds a second, and as long again."""
-    size = min(200, len(arrivals))
-    best, at = -1.0, 0
-    total = sum(arrival.size_gpu_s for arrival in arrivals[:size])
-    for begin in range(len(arrivals) - size + 1):
-        if begin:
-            total += arrivals[begin + size - 1].size_gpu_s - arrivals[begin - 1].size_gpu_s
-        span = arrivals[begin + size - 1].submit_s - arrivals[begin].submit_s
-        rate = total / max(span, 60.0)
-        if rate > best:
-            best, at = rate, begin
-    begin_s = arrivals[at].submit_s
-    return begin_s, begin_s + 2 * max(600.0, arrivals[at + size - 1].submit_s - begin_s)
+    return found, rejected, speeds.notes()

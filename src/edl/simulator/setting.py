@@ -54,8 +54,11 @@ class Setting:
     placement: str = "counts"  # which GPUs does not matter; or a job's lie together
     seed: int = 0  # of the models drawn for jobs that name none
     models: str | None = None  # a file of speed curves; None: the built-in ones
+    models_source: str | None = None  # whose rows of that file, and on which GPU; None: see there
+    models_gpu: str | None = None
     window_s: tuple[float, float] | None = None  # of the Gantt chart; None: the busiest
     bins: int = 400  # of the timeline
+    knob: float = 0.0  # of Tiresias' starvation rule, which is off at 0
     round_s: float = 0.0  # the policy is asked at multiples of this only; 0: at every event
 
     def __post_init__(self) -> None:
@@ -64,6 +67,8 @@ class Setting:
                 raise UsageError(f"{name} is {getattr(self, name)}; at least 1 is needed")
         if not (isfinite(self.round_s) and self.round_s >= 0):
             raise UsageError(f"round_s is {self.round_s}; it is a number of seconds, 0 or more")
+        if not (isfinite(self.knob) and self.knob >= 0):
+            raise UsageError(f"knob is {self.knob}; it is a number, 0 or more")
         if self.mechanism not in (*MECHANISMS, "custom"):
             known = ", ".join(MECHANISMS)
             raise UsageError(f"there is no mechanism {self.mechanism!r}; choose one of {known}")

@@ -20,6 +20,7 @@ from edl.simulator.jobs import Trace, TraceJob
 from edl.simulator.philly import read_philly
 from edl.simulator.trace_csv import OPTIONAL, OWN, read_csv
 from edl.simulator.trace_file import Found, read_text, table_of
+from edl.simulator.trace_pollux import needless
 
 __all__ = ["read_trace", "write_trace"]
 
@@ -41,6 +42,8 @@ def read_trace(
     text = read_text(path)
     if text.lstrip()[:1] in ("[", "{"):
         found = read_philly(str(path), text)
+        if standalone is not None:
+            raise needless(path, "a Philly log")
     else:
         found = read_csv(table_of(str(path), text), standalone)
     return _finished(path, found, capacity)
@@ -68,7 +71,13 @@ def _finished(path: str | Path, found: Found, capacity: int | None) -> Trace:
     name = Path(path).name
     while name.endswith(SUFFIXES) and "." in name[1:]:
         name = name.rpartition(".")[0]
-    return Trace(name=name, jobs=tuple(jobs), skipped=dict(skipped), notes=tuple(notes))
+    return Trace(
+        name=name,
+        jobs=tuple(jobs),
+        skipped=dict(skipped),
+        notes=tuple(notes),
+        speeds=found.speeds,
+    )
 
 
 # -- writing -----------------------------------------------------------------------------------

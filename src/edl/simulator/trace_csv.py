@@ -15,7 +15,7 @@ from pathlib import Path
 from edl.errors import UsageError
 from edl.simulator.jobs import TraceJob
 from edl.simulator.trace_file import Found, Table, blame, is_missing, number, whole
-from edl.simulator.trace_pollux import Alone
+from edl.simulator.trace_pollux import Alone, needless
 
 __all__ = ["NO_DURATION", "NO_GPUS", "NO_SUBMISSION", "OPTIONAL", "OWN", "ZERO", "read_csv"]
 
@@ -87,6 +87,8 @@ def read_csv(table: Table, standalone: str | Path | None) -> Found:
     """Jobs in the file's order. `standalone` is where a Pollux workload finds its durations."""
     dialect = _dialect_of(table)
     found = Found()
+    if standalone is not None and dialect is not POLLUX:
+        raise needless(table.path, dialect.name)
     if dialect is OWN:
         unknown = [name for name in table.columns if name not in (*OWN.needed, *OPTIONAL)]
         if unknown:
@@ -226,6 +228,7 @@ def _collect_pollux(table: Table, found: Found, alone: Alone) -> None:
 
     _collect(table, POLLUX, found, make, rows())
     found.notes.append(f"durations are those of {alone.path}")
+    found.speeds = alone.path if alone.with_speeds else None
     if guessed:
         found.notes.append(
             f"jobs on a number of GPUs that was not measured: {guessed}; their durations come from "

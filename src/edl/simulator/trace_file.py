@@ -47,6 +47,7 @@ class Found:
     jobs: list[TraceJob] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    speeds: str | None = None  # a table with its models' speeds
 
 
 def blame(path: str, line: int, what: str) -> UsageError:

@@ -16,15 +16,23 @@ from pathlib import Path
 from edl.errors import UsageError
 from edl.simulator.trace_file import blame, number, read_table, whole
 
-__all__ = ["Alone"]
+__all__ = ["Alone", "needless"]
 
 COLUMNS = ("application", "batch_size", "num_gpus", "num_nodes", "seconds_alone")
 FILE = "standalone.csv"
 
 
+def needless(trace: str | Path, kind: str) -> UsageError:
+    return UsageError(
+        f"{trace} is {kind}, which says itself how long jobs run; a table of times alone "
+        "(--standalone) is for Pollux workloads"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Alone:
     path: str
+    with_speeds: bool  # the table has samples a second too
     _times: dict[tuple[str, int], list[tuple[int, float]]]  # by GPUs
 
     @staticmethod
@@ -33,8 +41,9 @@ class Alone:
         source = Path(workload).parent / FILE if given is None else given
         if given is None and not Path(source).is_file():
             raise UsageError(
-                f"{workload}: a Pollux workload says no durations; expected {FILE} in its folder, "
-                "or the path of such a table (standalone=)"
+                f"{workload}: a Pollux workload does not say how long its jobs run, and its folder "
+                f"has no {FILE} to look that up; name a table with the columns "
+                f"{','.join(COLUMNS)} by --standalone FILE (in Python: standalone=)"
             )
         table = read_table(source)
         table.need(COLUMNS, "a table of times alone")
@@ -53,6 +62,7 @@ class Alone:
             times[gpus] = min(times.get(gpus, (nodes, seconds)), (nodes, seconds))
         return Alone(
             table.path,
+            "samples_per_sec" in table.columns,
             {
                 key: [(gpus, times[gpus][1]) for gpus in sorted(times)]
                 for key, times in packed.items()
