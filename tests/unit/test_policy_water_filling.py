@@ -138,13 +138,13 @@ def test_a_wait_is_long_or_short_beside_the_job_itself() -> None:
 
 
 def test_nobody_waits_for_gpus_that_hardly_speed_another_up() -> None:
-    """Its fifth and sixth GPU bring the short job 7 and 3 %; a month's job begins with one."""
+    """Its last two GPUs bring the short job 7 and 3 %; a month's job begins before that."""
     for turn, share in ((-2.0, 1), (-30.0, 0)):
         stage = Stage(WaterFilling(turn=turn, own=0.0), gpus=6)
         month, short = stage.submit(2, 5e6), stage.submit(2, 1e4)
         stage.at(0.0)
         assert (month.held >= 1) == bool(share), (turn, month.held, short.held)
-        assert short.held >= 4
+        assert short.held >= 3
 
 
 def test_what_was_not_carried_out_is_decided_again() -> None:

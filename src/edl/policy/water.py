@@ -68,15 +68,17 @@ class Shape:
 
 
 class Wish:
-    """One job's pieces. `first` and `more` are what its weight adds to their bins."""
+    """One job's pieces. `first` and `more` are what its weight adds to their bins, and `ahead` what
+    the first one, and it alone, lies above that."""
 
-    __slots__ = ("bins", "first", "job", "more", "shape")
+    __slots__ = ("ahead", "bins", "first", "job", "more", "shape")
 
     def __init__(self, job: Job, shape: Shape) -> None:
         self.job = job
         self.shape = shape
         self.first = 0
         self.more = 0
+        self.ahead = 0
         self.bins: list[int] = []
 
     def granted(self, surface: int) -> int:
@@ -100,19 +102,19 @@ class Water:
         self.surface = count - 1
         self.above = 0
 
-    def place(self, job: Job, shape: Shape, first: int, more: int) -> None:
+    def place(self, job: Job, shape: Shape, first: int, more: int, ahead: int = 0) -> None:
         """File a job's pieces, or file them anew with another weight."""
         wish = self.wishes.get(job.key)
         if wish is None:
             wish = self.wishes[job.key] = Wish(job, shape)
-        elif wish.first == first and wish.more == more:
+        elif (wish.first, wish.more, wish.ahead) == (first, more, ahead):
             return
         else:
             self._take_out(wish)
-        wish.first, wish.more = first, more
+        wish.first, wish.more, wish.ahead = first, more, ahead
         # This is where a simulation spends its time, so nothing is looked up twice.
         demand, pieces, surface, above = self.demand, self.pieces, self.surface, self.above
-        highest = len(demand) - 1
+        highest = len(demand) - 1 - ahead
         bins, add, piece = [], first - self.base, job.key * MANY
         least = shape.least - self.base
         for gpus, at in shape.steps:
@@ -123,10 +125,12 @@ class Water:
             # Nobody gets the second piece without the first, so it never lies above it.
             if at < highest:
                 highest = at if at > 0 else 0
-            bins.append(highest)
-            demand[highest] += gpus
-            pieces[highest].add(piece)
-            if highest > surface:
+            where = highest + ahead
+            ahead = 0
+            bins.append(where)
+            demand[where] += gpus
+            pieces[where].add(piece)
+            if where > surface:
                 above += gpus
             piece += 1
             add = more - self.base

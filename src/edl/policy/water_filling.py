@@ -39,6 +39,7 @@ GROUND_GPU_S = 500.0  # below this, sizes are alike
 WIDTH = 0.05  # of a bin, in the logarithm of worth
 GRAIN = 4  # bins
 KEEP = 0.5  # grains by which another must be ahead of whoever runs, where service counts
+PATIENCE_S = 1e6  # in which a wait counts as much as half of what is not known
 SPILL = 12  # bins that are looked through for who can use what is left over
 EDGE = 0.5 + 1e-7  # just past the middle between two grains, for floats are not exact
 
@@ -54,11 +55,11 @@ class WaterFilling(Policy):
         *,
         share: float = 0.5,
         steep: float = 1.0,
-        tilt: float = 0.05,
+        tilt: float = 0.1,
         first: float = 1.5,
-        own: float = 1.0,
+        own: float = 2.0,
         horizon_s: float = 300.0,
-        patience: float = 0.25,
+        patience: float = 8.0,
         turn: float = -2.0,
         resize_s: float = 2.0,
         rest_s: float = 60.0,
@@ -98,16 +99,17 @@ class WaterFilling(Policy):
         aged = size / (1.0 + waited / self._patience_s(job, size)) / self._scale
         unit = WIDTH * GRAIN
         at = -self.steep * log(aged) / unit
-        if job.held and left is None:
-            # Running, its service grows, and what waits ages: equals would swap for ever.
-            at += KEEP
-        # Both from one grain, so that they change at the same moments.
-        first = round(at)
-        more = round(first * self.tilt / self.steep)
-        self._water.place(job, self._shape(job), GRAIN * first, GRAIN * more)
+        # Where service counts it grows in whoever runs, and what waits ages: equals would swap for
+        # ever. So another must be ahead by some of a grain.
+        counted = job.held > 0 and left is None
+        kept = KEEP if counted else 0.0
+        usual, first = round(at), round(at + kept)
+        more = round(usual * self.tilt / self.steep)
+        ahead = GRAIN * (first - usual)
+        self._water.place(job, self._shape(job), GRAIN * usual, GRAIN * more, ahead)
         # The next edge: up where work is done or waited for, down where service is counted.
-        step = -EDGE if job.held and left is None else EDGE
-        factor = exp(-(first + step - at) * unit / self.steep)
+        edge = max(usual, first - kept) - EDGE if counted else usual + EDGE
+        factor = exp(-(edge - at) * unit / self.steep)
         when = self._reached(job, size, waited, factor, told=left is not None)
         self._due.pop(job.key, None)
         if when is not None:
@@ -125,9 +127,7 @@ class WaterFilling(Policy):
         if not job.held:
             return (patience_s + waited) * (1.0 / factor - 1.0)
         speed = -job.pace if told else float(job.held)
-        # Its size is s where s / (1 + waited / patience of s) is so many times what it is.
-        aged = size * factor / (1.0 + waited / patience_s)
-        then = (aged + sqrt(aged * aged + 4.0 * aged * waited * job.gpus / self.patience)) / 2.0
+        then = self._size_of(job, size * factor / (1.0 + waited / patience_s), waited)
         if speed == 0 or (told and then < GROUND_GPU_S):
             return None
         return max(0.0, (then - size) / speed)
@@ -135,6 +135,10 @@ class WaterFilling(Policy):
     def _patience_s(self, job: Job, size: float) -> float:
         """A wait of so long counts as much as half of its size."""
         return self.patience * size / job.gpus
+
+    def _size_of(self, job: Job, aged: float, waited: float) -> float:
+        """The size that this wait makes so small."""
+        return (aged + sqrt(aged * aged + 4.0 * aged * waited * job.gpus / self.patience)) / 2.0
 
     def _shape(self, job: Job) -> Shape:
         floor = max(job.least, ceil(self.share * job.gpus)) if job.elastic else job.gpus
@@ -246,3 +250,11 @@ class WaterFillingBlind(WaterFilling):
         self, *, share: float = 0.5, steep: float = 0.3, tilt: float = 0.05, own: float = 2.0
     ) -> None:
         super().__init__(share=share, steep=steep, tilt=tilt, own=own, told=False)
+
+    # How long a job will be is not known, so waits are measured by the clock.
+
+    def _patience_s(self, job: Job, size: float) -> float:
+        return PATIENCE_S
+
+    def _size_of(self, job: Job, aged: float, waited: float) -> float:
+        return aged * (1.0 + waited / PATIENCE_S)
