@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.integration.test_face import alone
 
 pytestmark = pytest.mark.paired
 
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OWN = {"average", "share", "share_buffers", "share_state"}
 
 
@@ -90,6 +92,22 @@ def test_a_script_uses_all_of_it_alone(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "numbers.txt").write_text("".join(f"{n}\n" for n in range(10)))
     monkeypatch.chdir(tmp_path)
     done = alone(f"numbers = lambda lines: np.array([int(line) for line in lines])\n{EVERYTHING}")
+    assert done.returncode == 0, done.stderr
+
+
+PRELUDE = """
+import numpy as np
+x, y = np.ones((768, 64)), np.zeros(768, int)
+def gradients(w, b, xs, ys):
+    assert xs.shape == (384, 64) and ys.shape == (384,)
+    return np.ones_like(w), np.ones_like(b)
+"""
+
+
+def test_the_script_of_the_page_runs() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "training-scripts.md").read_text()
+    (block,) = [each for each in BLOCK.findall(page) if "edl.plain" in each]
+    done = alone(f"{PRELUDE}{block}\nassert edl.step() == 6 and np.isclose(b[0], -0.6)")
     assert done.returncode == 0, done.stderr
 
 
