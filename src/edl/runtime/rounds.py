@@ -198,7 +198,9 @@ class Rounds:
             self._moving = self.framework.start_sending(self.group, snapshot)
 
     def _await_moved(self) -> None:
-        """Nobody may change the model while it travels, and nobody before it has arrived."""
+        """Nobody may change the model while it travels, nor before it has arrived, nor before those
+        who stayed for that have gone."""
+        self._await_parted()
         if self._moving is not None:
             moved, self._moving = self._moving, None
             with self.waiting():
@@ -246,8 +248,8 @@ class Rounds:
         agent.post(Parted(generation=number))
 
     def _await_parted(self) -> None:
-        """Nothing is completed before leavers have let the others go on: until then one of them
-        may still lead, and what it leads must be all there is of the job."""
+        """Nothing is changed or completed before leavers have let the others go on: until then one
+        of them may still lead, and what it leads must be all there is of the job."""
         if self._parting is not None:
             parting, self._parting = self._parting, None
             with self.waiting():

@@ -253,7 +253,6 @@ class Session(Rounds):
         if entering and group.size > 1:
             source = progress.generation.rank(progress.generation.source)
             self.framework.even_out(group, source, relay)
-        self._await_parted()
         before = progress.ledger
         assert self._records is not None
         if self.opener is not None:
