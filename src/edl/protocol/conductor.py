@@ -355,6 +355,7 @@ class Conductor:
         if open_deed is not None and adjustment is None:
             self.deeds.remove(open_deed)
             self.adjustment = taken_up(open_deed, target, self.settings, now)
+            self.adjustment.step = self.pace.step
         self.voice.requests.remember(self.deeds)
         if adjustment is None:
             return []
