@@ -1,14 +1,12 @@
 """How long does training stop when half of the workers move, beside a scale-out by as many?
 
     python bench/migration.py [--rounds 6] [--model mlp|resnet|tiny] [--wait 3.2]
-        [--growth 0.1]
 
 Four workers train. In every round two more join and leave again, two followers move to other
-slots, and then the leader and one more move. Such a migration has two changes of generation, first
-the newcomers' and then the leavers', and the longer one of its two stops counts; with --growth 100
-(EDL_MIGRATION_GROWTH) it is one, whose step the stayers carry alone. Compute is mostly
-a timed wait proportional to a worker's rows (see _workload.py); the stop is measured on the workers
-that stay, see _stops.py.
+slots, and then the leader and one more move. A migration is one switch; the run fails if one was
+told of more, or raised the generation by more than one. Compute is mostly a timed wait proportional
+to a worker's rows (see _workload.py); the stop is measured on the workers that stay, see _stops.py.
+At the end each migration is judged beside the scale-outs of the same run.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--model", choices=["mlp", "resnet", "tiny"], default="mlp")
     parser.add_argument("--wait", type=float, default=3.2, help="seconds for the whole batch")
-    parser.add_argument("--growth", type=float, default=0.1, help="EDL_MIGRATION_GROWTH")
     return parser.parse_args()
 
 
@@ -61,8 +58,11 @@ def round_of(job: Job, folder: Path, results: dict[str, list[Stop]]) -> None:
         leader, *others = workers_of(job)
         going = [leader, others[0]] if name is MOVE_LEADER else others[:2]
         stays = [worker for worker in (leader, *others) if worker not in going]
+        before = job.status().generation
         moved = job.migrate(going, 2)
         assert moved is not None
+        if moved.generation != before + 1:
+            raise SystemExit(f"{name} went from generation {before} to {moved.generation}")
         wait_for_steps(folder, stays[0], 8)
         judge(job, folder, results, name, moved, stays)
 
@@ -80,10 +80,11 @@ def judge(
         for event in job.events()
         if event.request_id == record.request_id and event.what == "adjust.switching"
     ]
-    stops = [stop_at(folder, workers, step + 1) for step in switches]
-    results[name].append(max(stops, key=lambda stop: stop.seconds))
-    told = "; ".join(str(stop) for stop in stops)
-    print(f"  {name}: {told}; {record.transfer_bytes / 1e6:.0f} MB sent", flush=True)
+    if len(switches) != 1:
+        raise SystemExit(f"{name} took {len(switches)} switches, at steps {switches}; wanted: one")
+    stop = stop_at(folder, workers, switches[0] + 1)
+    results[name].append(stop)
+    print(f"  {name}: {stop}; {record.transfer_bytes / 1e6:.0f} MB sent", flush=True)
 
 
 def main() -> int:
@@ -97,7 +98,6 @@ def main() -> int:
         *("--log", str(folder), "--until", str(folder / "end"), "--model", options.model),
         *("--wait", str(options.wait)),
         workers=4,
-        env={"EDL_MIGRATION_GROWTH": str(options.growth)},
     )
     try:
         wait_for_steps(folder, "w0", 9)
@@ -110,7 +110,7 @@ def main() -> int:
         if job.running():
             job.stop(force=True)
     shutil.rmtree(folder)
-    print(f"{options.model}, wait {options.wait:g} s for the batch, growth {options.growth:g}")
+    print(f"{options.model}, wait {options.wait:g} s for the batch")
     for name, stops in results.items():
         shares = sorted(stop.share for stop in stops)
         print(
@@ -119,6 +119,10 @@ def main() -> int:
             f"{len(shares)} times); beside the steps after alone "
             f"{statistics.median(stop.share_after for stop in stops):.1%}"
         )
+    joins = statistics.median(stop.seconds for stop in results[JOIN])
+    for name in (MOVE, MOVE_LEADER):
+        more = statistics.median(stop.seconds for stop in results[name]) - joins
+        print(f"{name}: {more * 1e3:+.0f} ms beside a {JOIN}, in one switch")
     return 0
 
 

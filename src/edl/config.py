@@ -64,9 +64,6 @@ class Settings:
     # And in so many more that it has computed for so long in them: ten steps of a few milliseconds
     # in a row are one slow spell of a busy machine.
     straggler_s: float = 0.5
-    # Workers that move go at the newcomers' switch already, if that makes the others' part of one
-    # step larger by no more than this; a tenth is hardly felt.
-    migration_growth: float = 0.1
     # Joint limits of every request; 0 means no upper limit.
     min_workers: int = 1
     max_workers: int = 0

@@ -154,6 +154,22 @@ class Doomed:
         assert self._in(worker, request_id) == answer
         return answer
 
+    def migrate(self, workers: list[str], request_id: str) -> Answer:
+        """As many come as go."""
+        self.last = answer = self._move(workers, request_id)
+        if answer.what != "refused":
+            assert self._move(workers, request_id) == answer
+        self.next += len(workers)
+        return answer
+
+    def _move(self, workers: list[str], request_id: str) -> Answer:
+        try:
+            record = self.job.migrate(workers, len(workers), request_id=request_id)
+        except (AdjustmentFailed, Refused) as error:
+            what = "refused" if isinstance(error, Refused) else "undone"
+            return Answer(what=what, reason=str(error))
+        return adjusted(record)
+
     def _out(self, request_id: str) -> Answer:
         try:
             record = self.job.scale_out(1, request_id=request_id)

@@ -32,6 +32,12 @@ def test_one_loop_is_one_epoch(start: Start, log: Path, way: str) -> None:
     check(start, log, way, "--epochs", seed=9, adjustments=3, kills=1)
 
 
+@pytest.mark.parametrize("way", ["read", "shards", "own-thread"])
+def test_each_sample_is_used_once_where_workers_move(start: Start, log: Path, way: str) -> None:
+    """The leader moves, for whom two come, and then all of them."""
+    check(start, log, way, seed=0, moves=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["tensorflow", "own-tensorflow"])
 def test_each_sample_is_used_once_by_a_pipeline_of_tensorflow(
@@ -48,6 +54,7 @@ def check(
     seed: int,
     adjustments: int = ADJUSTMENTS,
     kills: int = KILLS,
+    moves: bool = False,
 ) -> None:
     until = log / "until"
     job = start(
@@ -56,7 +63,12 @@ def check(
         workers=3,
     )
     wait_step(job, 5)
-    shake(job, seed=seed, adjustments=adjustments, kills=kills)
+    if moves:
+        for going in (lambda worker: worker.leader, lambda worker: True):
+            assert job.migrate([w.id for w in job.status().workers if going(w)], 2) is not None
+            wait_step(job, job.status().step + 4)
+    else:
+        shake(job, seed=seed, adjustments=adjustments, kills=kills)
     until.touch()
     result = job.wait(90)
     assert result.state == "finished", result.why

@@ -27,8 +27,10 @@ def recipes_module() -> Any:
     return module
 
 
-def run_job(start: Start, log: Path, tmp_path: Path, names: list[str], *more: str) -> Job:
-    """2 workers and a third before the first step, a fourth later, then 3 to the end."""
+def run_job(
+    start: Start, log: Path, tmp_path: Path, names: list[str], *more: str, move: bool = False
+) -> Job:
+    """2 workers and a third before the first step, then a fourth, or two that move."""
     go, fast = tmp_path / "go", tmp_path / "fast"
     arguments = (
         "--log",
@@ -46,14 +48,22 @@ def run_job(start: Start, log: Path, tmp_path: Path, names: list[str], *more: st
     await_event(job, "adjust.announced")
     go.touch()
     assert job.scale_out(1, request_id="early") is not None
-    assert job.scale_out(1) is not None
+    if move:
+        leader = next(worker.id for worker in job.status().workers if worker.leader)
+        other = next(worker.id for worker in job.status().workers if not worker.leader)
+        assert job.migrate([other], 1) is not None
+        assert job.migrate([leader], 1) is not None
+    else:
+        assert job.scale_out(1) is not None
     fast.touch()
     result = job.wait(200)
     assert result.state == "finished", result.first_failure
     return job
 
 
-def check(log: Path, names: list[str], *, module: Any, tolerance: float = 0.0) -> None:
+def check(
+    log: Path, names: list[str], *, module: Any, tolerance: float = 0.0, workers: int = 4
+) -> None:
     """Every worker's models are bit-equal after each step, and at the end what they are alone."""
     plain = [name for name in names if name != "BatchNorm"]
     alone = module.train(
@@ -72,7 +82,7 @@ def check(log: Path, names: list[str], *, module: Any, tolerance: float = 0.0) -
     differing = sorted(key for key, digests in seen.items() if len(digests) > 1)
     assert not differing, f"replicas differ at (step, recipe) {differing[:5]}"
     results = [json.loads(path.read_text()) for path in log.glob("*.result")]
-    assert len(results) == 4
+    assert len(results) == workers
     if "BatchNorm" in names:
         shares = [[rows[step][rank] for rank in sorted(rows[step])] for step in sorted(rows)]
         alone["BatchNorm"] = module.train_in_shares("BatchNorm", shares)
@@ -100,6 +110,16 @@ def test_micro_batches_equal_whole_ones(start: Start, log: Path, tmp_path: Path)
     names = ["Recipe", "Clip", "Scaler", "Unused", "Average", "Groups"]
     run_job(start, log, tmp_path, names, "--micro-batch", "2")
     check(log, names, module=module)
+
+
+def test_micro_batches_are_whole_where_workers_move(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    """Four are there in the first step with the one that comes, and three after it."""
+    module = recipes_module()
+    names = ["Recipe", "Clip", "Scaler", "Unused", "Average", "Groups"]
+    run_job(start, log, tmp_path, names, "--micro-batch", "2", move=True)
+    check(log, names, module=module, workers=3)
 
 
 @pytest.mark.parametrize("compression", ["bf16", "fp16"])

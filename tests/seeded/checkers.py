@@ -54,6 +54,11 @@ def by_step(history: History) -> dict[int, list[Committed]]:
     return steps
 
 
+def first_step(history: History, number: int) -> int:
+    """The step that a generation began with."""
+    return min(commit.step for commit in history.commits if commit.generation == number)
+
+
 def tried_by_step(history: History) -> dict[int, list[Tried]]:
     """Who computed what in each step where it counts, also those that died before the commit."""
     latest = latest_of(history)
@@ -102,7 +107,10 @@ def same_batch(history: History) -> list[str]:
         epoch = commits[0].epoch
         due = min(history.batch, usable(history) - position[epoch])
         position[epoch] += total
-        complete = len(commits) == history.generations[commits[0].generation].size
+        members = history.generations[commits[0].generation]
+        if members.leaving and step > first_step(history, members.number):
+            members = members.settled()
+        complete = len(commits) == members.size
         if total != due:
             faults.append(f"step {step} used {total} samples instead of {due}")
         weights = sum(commit.weight for commit in commits)
@@ -140,7 +148,8 @@ def same_switch(history: History) -> list[str]:
     for number, moved in moves.items():
         if len(set(moved.values())) > 1:
             faults.append(f"generation {number} was left differently: {moved}")
-        stayed = [w for w in history.generations[number].workers() if w not in moved]
+        members = history.generations[number].settled().workers()
+        stayed = [w for w in members if w not in moved]
         if stayed and not history.lost and not history.faulty:
             faults.append(f"generation {number} was left by {sorted(moved)}, not by {stayed[:8]}")
         target, step = next(iter(moved.values()))
@@ -160,11 +169,12 @@ def same_switch(history: History) -> list[str]:
 def one_history(history: History) -> list[str]:
     """One job never becomes two: what was recorded is one line, and nobody trains beside it."""
     known: dict[int, Generation] = {}
-    faults = [
-        f"generation {generation.number} was recorded with two memberships"
-        for generation in history.recorded
-        if known.setdefault(generation.number, generation) != generation
-    ]
+    faults = []
+    for generation in history.recorded:
+        once = known.setdefault(generation.number, generation)
+        # Who stayed for its first step only is recorded as gone after it.
+        if generation not in (once, once.settled()):
+            faults.append(f"generation {generation.number} was recorded with two memberships")
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for commit in history.commits:
@@ -175,6 +185,8 @@ def one_history(history: History) -> list[str]:
             faults.append(f"{commit.worker} trained in generation {number}, never recorded")
         elif commit.worker not in known[number]:
             faults.append(f"{commit.worker} trained in generation {number} without being in it")
+        elif commit.worker in known[number].leaving and step > first[number]:
+            faults.append(f"{commit.worker} did step {step}, though it stayed for {first[number]}")
     numbers = sorted(first)
     for earlier, later in pairwise(numbers):
         slack = known[later].mended if later in known else False

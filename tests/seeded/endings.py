@@ -23,6 +23,8 @@ def survivors(history: History) -> list[WorkerId]:
         worker
         for worker in last.workers()
         if not (worker in history.exits and history.exits[worker].status == KILLED)
+        # Who has let the others go on is theirs no more, whatever becomes of them.
+        and (worker, last.number) not in history.let_go
         and (worker in settled or worker not in last.newcomers or last.founding)
     ]
 

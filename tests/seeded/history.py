@@ -132,6 +132,7 @@ class History:
     blamed: list[Blamed] = field(default_factory=list)
     touched: set[WorkerId] = field(default_factory=set)  # whom a fault has met
     recovered: int = 0
+    let_go: set[tuple[WorkerId, int]] = field(default_factory=set)  # stayed for one step, and went
     broken_epochs: set[int] = field(default_factory=set)
     crashes: list[str] = field(default_factory=list)
     state: str = ""

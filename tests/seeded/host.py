@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ class Host(Protocol):
     word: Announce
     begun: Gate
     may_go: Gate
+    let_go: set[int]
     generation: Generation | None
     history: History
     plan: Plan
@@ -38,6 +40,10 @@ class Host(Protocol):
     def group(self, generation: Generation) -> Collective: ...
 
     def begun_after(self, number: int) -> Gate: ...
+
+    def parting(self, number: int) -> Gate: ...
+
+    def when_open(self, gate: Gate, then: Callable[[], None]) -> None: ...
 
     def jitter(self, mean: float) -> float: ...
 

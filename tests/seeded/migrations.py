@@ -28,16 +28,14 @@ def with_migrations(plan: Plan) -> Plan:
     """This world, in which workers are moved as well."""
     rng = random.Random(f"migrations/{plan.seed}")
     asks = [_moved(rng, ask) if rng.random() < 0.7 else ask for ask in plan.asks]
-    # Newcomers need their time, and some migrations two switches.
+    # Newcomers need their time.
     plan.epochs += rng.choice((2, 4, 8))
     steps = max(1, -(-plan.samples // plan.batch) * plan.epochs)
     length = plan.context_s + steps * (plan.step_s + 4 * plan.delay_s)
     for _ in range(rng.choice((1, 2, 3))):
         when = plan.context_s + 0.5 + length * 0.7 * rng.random()
         asks.append(draw_ask(rng, length, kind=rng.choice(KINDS), time=when))
-    # In half of the worlds leavers go with the newcomers' switch wherever somebody stays.
-    growth = rng.choice((0.1, 100.0))
-    return replace(plan, asks=asks, settings=replace(plan.settings, migration_growth=growth))
+    return replace(plan, asks=asks)
 
 
 def _moved(rng: random.Random, ask: Ask) -> Ask:

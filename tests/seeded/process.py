@@ -80,6 +80,8 @@ class Process:
         self._lapsed = False
         self.workshop = Workshop(self)
         self._next: list[tuple[int, Gate]] = []
+        self.let_go: set[int] = set()
+        self._parting: list[tuple[int, Gate]] = []
         self._news: list[ev.Event] = []
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
@@ -117,6 +119,10 @@ class Process:
             target = self.node.worker.prepared.get(event.generation)
             if target is None or target.leader == self.node.following:
                 return  # nothing comes of it, and old seeds tell the stories that they told
+        if isinstance(event, ev.Settled):
+            entered = self.progress.generation if self.progress is not None else None
+            if entered is None or not entered.leaving:
+                return  # Entered tells the same, and comes at the same time here
         lag = self.jitter(self.plan.lag_s)
         if self.plan.lag_spikes and self.rng.random() < self.plan.lag_spikes:
             lag *= 100
@@ -223,6 +229,10 @@ class Process:
             case fx.Dismiss(why=why, failed=failed):
                 self.history.dismissals[self.me] = failed
                 self.exit(1 if failed else 0, f"dismissed: {why}")
+            case fx.LetGo(generation=number):
+                self.let_go.add(number)
+                self.history.let_go.add((self.me, number))
+                self.let_part(number)
             case fx.MayGo():
                 self.may_go.let_through()
 
@@ -299,6 +309,30 @@ class Process:
             gate.let_through()
         return gate
 
+    def parting(self, number: int) -> Gate:
+        """Opens when this worker may go, or must stay since the generation has fallen."""
+        gate = Gate(f"to be let go from {number}")
+        self._parting = [(number, gate)]
+        if number in self.workshop.broken:
+            gate.let_through()
+        return gate
+
+    def let_part(self, number: int) -> None:
+        for waits, gate in self._parting:
+            if waits == number:
+                gate.let_through()
+
+    def when_open(self, gate: Gate, then: Callable[[], None]) -> None:
+        """Do this in the background, once that is there."""
+        if gate.open:
+            self._beside(then)
+        else:
+            gate.when_open(lambda: self._beside(then))
+
+    def _beside(self, then: Callable[[], None]) -> None:
+        if not self.is_held(self._beside, then):
+            then()
+
     def now(self) -> float:
         return self.world.schedule.now
 
@@ -342,8 +376,8 @@ class Process:
         self.alive = False
         world = self.world
         self.history.exits[self.me] = Exit(world.schedule.now, status, why)
-        for generation in self.workshop.stands.values():
-            world.group(generation).leave(self.me, "its process has ended", in_order=status == 0)
+        for number in self.workshop.stands:
+            self.workshop.leave(number, "its process has ended", in_order=status == 0)
         world.network.vanish(self, self.member.address, flush=flush)
         revoke: Callable[[str], None] = world.shelf.revoke
         # A launcher that reaped it revokes its lease; otherwise it lapses.

@@ -16,6 +16,7 @@ from edl.protocol.events import (
     Entered,
     JobOver,
     RoundJoined,
+    Settled,
     StepCommitted,
     SwitchDecided,
 )
@@ -24,6 +25,7 @@ from edl.protocol.progress import Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
 from edl.types import WorkerId
 from tests.seeded.collective import Broken, Exchange
+from tests.seeded.farewell import Farewell
 from tests.seeded.history import Committed, Gathered, Moved, Tried
 from tests.seeded.host import Found, Host, How, Line, Wait
 from tests.seeded.model import gradient, indexes_of, ledger_of, updated
@@ -46,6 +48,7 @@ class Trainer:
         self.acts = 0  # completed since the last commit
         self.last_act: Any = None
         self.step_began = 0.0
+        self.farewell = Farewell(host)
 
     def run(self) -> Generator[Wait, None, None]:
         host = self.host
@@ -108,12 +111,14 @@ class Trainer:
                 return How.QUIT
             self.step_began = self.host.now()
             records: tuple[StepRecord, ...] = ()
+            before = progress.step
             try:
                 how, records = yield from self._attempt(first=not done)
             except Broken as broken:
+                committed = progress.step > before  # and what broke was the parting after it
                 found = yield from self._recover(broken)
                 how = None if found.result is None else self._closed(found.result)
-                if how is None and not found.committed:
+                if how is None and not (committed or found.committed):
                     continue
             done += 1
             if how is not None:
@@ -162,8 +167,14 @@ class Trainer:
         group = self.host.group(progress.generation)
         reduced = group.put("reduce", self.host.me, gradient(indexes))
         yield from self._completed(reduced)
+        yield from self.farewell.said()
+        entering = progress.entering
         self._commit(judged, sum(reduced.values.values()), indexes, records)
-        return None, records
+        stops = not progress.ledger.epoch_over() and progress.verdict(records).stop
+        left = False
+        if entering and progress.generation.leaving and not stops:
+            left = yield from self.farewell.say(progress)
+        return How.LEFT if left else None, records
 
     def _compute(self) -> Generator[Wait, None, None]:
         host, plan = self.host, self.host.plan
@@ -211,11 +222,16 @@ class Trainer:
                 weights=dict(progress.ledger.weights),
             )
         )
-        if entering:
-            number = progress.generation.number
-            host.post(
-                Entered(generation=number, step=step, transfer_s=0.0, transfer_bytes=0, stop_s=0.0)
-            )
+        number = progress.generation.number
+        if entering and (progress.generation.newcomers or progress.generation.leaving):
+            host.post(Settled(generation=number))
+        entered = Entered(
+            generation=number, step=step, transfer_s=0.0, transfer_bytes=0, stop_s=0.0
+        )
+        if entering and not progress.generation.leaving:
+            host.post(entered)
+        elif entering and host.me not in progress.generation.leaving:
+            self.farewell.news = entered
 
     # -- boundaries ------------------------------------------------------------------------
 
@@ -242,6 +258,7 @@ class Trainer:
             try:
                 launched = self._launch(kind, None)
                 yield from self._completed(launched)
+                yield from self.farewell.said()
                 result: bool = self.progress.judge(self._records(launched)).ended
             except Broken as broken:
                 found = yield from self._recover(broken)
@@ -273,6 +290,7 @@ class Trainer:
                 mine = (progress.generation.number, host.me)
                 shared = host.group(progress.generation).put("value", host.me, mine)
                 yield from self._completed(shared)
+                yield from self.farewell.said()
                 result = tuple(shared.values[w] for w in progress.generation.workers())
             except Broken as broken:
                 found = yield from self._recover(broken)
@@ -300,6 +318,7 @@ class Trainer:
     def _recover(self, broken: Broken) -> Generator[Wait, None, Found]:
         """Wait for the survivors' generation, and become what the most advanced of them is."""
         host = self.host
+        self.farewell.forget()
         while True:
             here = self.progress.generation.number
             host.post(Broke(generation=here, why=str(broken)))

@@ -100,6 +100,16 @@ class Workshop:
         """Whatever is under way in this group fails now; a later call fails at once."""
         self.broken[number] = why
         self.building.pop(number, None)
-        if number in self.stands:
-            self.host.world.group(self.stands[number]).leave(self.host.me, why)
+        self.leave(number, why)
+        self.host.let_part(number)
         self.host.world.notice("break", self.host)
+
+    def leave(self, number: int, why: str, *, in_order: bool = False) -> None:
+        """Go from this generation's groups: the one of all, and the one of those who stay."""
+        generation = self.stands.get(number)
+        if generation is None:
+            return
+        self.host.world.group(generation).leave(self.host.me, why, in_order=in_order)
+        if generation.leaving:
+            after = self.host.world.group(generation.settled())
+            after.leave(self.host.me, why, in_order=in_order)

@@ -55,7 +55,7 @@ class World:
         self.snaps = plan.snaps
         self.notice = self.trouble.notice
         self._launcher = Launcher(self) if self.faulty else None
-        self._groups: dict[tuple[int, int], Collective] = {}
+        self._groups: dict[tuple[int, int, int], Collective] = {}
         self._numbers: dict[WorkerId, int] = {}
         self._pending = 0
         self._stopping = False
@@ -84,7 +84,8 @@ class World:
         return self._numbers.setdefault(worker, len(self._numbers))
 
     def group(self, generation: Generation) -> Collective:
-        name = (generation.number, generation.token)
+        # Before its first step a generation may have members that are gone after it.
+        name = (generation.number, generation.token, generation.size)
         found = self._groups.get(name)
         if found is None:
             found = self._groups[name] = Collective(generation, self)

@@ -10,6 +10,7 @@ from edl.protocol.effects import Dismiss, Effect, Publish, Send
 from edl.protocol.events import Swapped
 from edl.protocol.leader import Leader
 from edl.protocol.recorded import Deed, Recorded
+from edl.protocol.standing import Knows
 from edl.protocol.topology import Generation, draw_again, draw_next
 from tests.seeded.cast import first, joiner, member, names, sent, w
 
@@ -25,7 +26,9 @@ def inherited(generation: Generation, *, entered: bool = True) -> Leader:
     """w0 after the last leader went without a word."""
     made = leader()
     found = Recorded(generation=generation, deeds=())
-    made.inherit(found, revision=5, last=generation.number, entered=entered, lost=None, now=0.0)
+    made.inherit(
+        found, revision=5, last=generation.number, knows=Knows(entered=entered), lost=None, now=0.0
+    )
     return made
 
 
@@ -209,7 +212,7 @@ def test_a_recorded_adjustment_is_told_as_it_was_though_the_job_is_stopping() ->
         undone="",
     )
     found = Recorded(generation=replace(first(0, 1), request_id="out"), deeds=(deed,))
-    heir.inherit(found, revision=5, last=1, entered=True, lost=w(1), now=10.0)
+    heir.inherit(found, revision=5, last=1, knows=Knows(entered=True), lost=w(1), now=10.0)
     heir.on_message(20, m.StopJob(request_id="stop", why="enough"), 10.1)
     assert sent(heir.on_message(21, out, 10.2), m.Retry)
     assert sent(heir.on_message(22, another, 10.2), m.Finished)

@@ -8,9 +8,10 @@ from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.effects import Announce, Dismiss, Effect, MayGo, Publish, Send, StoreSwap
 from edl.protocol.events import Swapped
+from edl.protocol.handover import handed_over
 from edl.protocol.leader import Leader
 from edl.protocol.record import STOP
-from edl.protocol.recorded import Recorded, write_recorded
+from edl.protocol.recorded import write_recorded
 from edl.protocol.topology import draw_again
 from tests.seeded.cast import committed, first, joiner, member, names, record, sent, w
 
@@ -381,6 +382,10 @@ def test_a_lost_handover_is_sent_again_to_the_successor_alone() -> None:
     assert not sent(effects, m.Handover)
 
 
+def past_of(leader: Leader, now: float) -> m.Handover:
+    return handed_over(leader.conductor, (), leader.voice, now)
+
+
 def test_a_leader_that_has_handed_over_completes_nothing_any_more() -> None:
     leader = announced(LEADER_OUT)
     leader.on_switch_decided(2, 2, 3.0)
@@ -397,20 +402,6 @@ def test_the_successor_answers_as_the_old_leader_did() -> None:
     refused = old.voice.final(m.Refusal(request_id="bad", reason="no"), 30)
     old.on_switch_decided(2, 2, 3.0)
     new = Leader(me=w(1), token=8, settings=Settings(), founders=2, peer=0)
-    new.take_over(old.handover(4.0), 4.0)
+    new.take_over(past_of(old, 4.0), 4.0)
     assert answers(new.on_message(31, bad, 5.0)) == answers(refused)
     assert sent(new.on_message(32, LEADER_OUT, 5.0), m.Accepted)
-
-
-def test_whoever_does_not_come_to_a_new_leader_in_time_is_lost() -> None:
-    """Also without a connection that could close, and long before silence would tell."""
-    settings = Settings(reconnect_s=2.0, silence_s=60.0)
-    heir = Leader(me=w(0), token=8, settings=settings, founders=2, peer=0)
-    found = Recorded(generation=first(0, 1), deeds=())
-    heir.inherit(found, revision=5, last=1, entered=True, lost=None, now=10.0)
-    successor = Leader(me=w(0), token=8, settings=settings, founders=2, peer=0)
-    successor.take_over(founded().handover(10.0), 10.0)
-    for made in (heir, successor):
-        assert "worker.lost" not in told(made.on_tick(11.9))
-        made.on_tick(12.0)
-        assert made.recovery.lost.keys() == {w(1)}

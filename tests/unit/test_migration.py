@@ -10,10 +10,9 @@ from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.adjustment import Adjustment, Phase
 from edl.protocol.conductor import Conductor
-from edl.protocol.effects import Effect, Publish
+from edl.protocol.effects import Effect, Publish, StoreSwap
 from edl.protocol.events import Swapped
-from edl.protocol.handover import open_switch, reopened
-from edl.protocol.migration import costly, judged, owed, taken_up
+from edl.protocol.migration import judged, owed, taken_up
 from edl.protocol.reception import Reception
 from edl.protocol.recorded import Deed, Recorded, read_recorded, write_recorded
 from edl.protocol.recovery import Recovery
@@ -80,16 +79,15 @@ def switched(made: Conductor, number: int, *workers: int) -> list[Effect]:
     return effects
 
 
-def half_way(*numbers: int) -> Conductor:
-    """Everybody is to go to w7 (and w8), which have just entered."""
+def entered(*numbers: int, leavers: tuple[int, ...] = ()) -> Conductor:
+    """Some, or all, are to go to w7, in whose first step everybody is."""
     made = conductor(*numbers)
-    leavers = names(*numbers)
-    made.open(20, "r", kind="migrate", joiners=(joiner(7),), leavers=leavers, now=0.0)
+    going = names(*(leavers or numbers))
+    made.open(20, "r", kind="migrate", joiners=(joiner(7),), leavers=going, now=0.0)
     gather(made, 7)
     build(made, 2, *numbers, 7)
     stored(made, 6)
     made.on_switch_decided(2, 9, 4.0)
-    switched(made, 2, *numbers, 7)
     return made
 
 
@@ -122,56 +120,74 @@ def test_a_migration_that_cannot_be_granted_says_why(message: m.Migrate, reason:
     assert bool(leavers) == (not reason)
 
 
-# -- somebody stays: one change of generation ------------------------------------------------
+# -- one change of generation ----------------------------------------------------------------
 
 
-MANY = (0, *range(20, 31))
-
-
-def test_of_many_a_few_go_at_the_newcomers_switch() -> None:
-    made = conductor(*MANY)
-    made.open(20, "r", kind="migrate", joiners=(joiner(7),), leavers=names(30), now=0.0)
+@pytest.mark.parametrize("leavers", [(1,), (0, 1), (0, 1, 2)])
+def test_everybody_is_there_for_the_newcomers_first_step(leavers: tuple[int, ...]) -> None:
+    made = conductor(0, 1, 2)
+    accepted = made.open(
+        20, "r", kind="migrate", joiners=(joiner(7),), leavers=names(*leavers), now=0.0
+    )
+    (line,) = [e.happened for e in accepted if isinstance(e, Publish)]
+    # Whoever leaves is a member until the newcomers are in, and may stay one.
+    assert line.fields["workers"] == "w7"
+    assert line.fields["leaving"] == ",".join(names(*leavers))
     gather(made, 7)
     assert made.adjustment is not None
     target = made.adjustment.generation
     assert target is not None
-    stayers = MANY[:-1]
-    assert (target.workers(), target.newcomers) == (names(*stayers, 7), names(7))
-    build(made, 2, *MANY, 7)
-    stored(made, 6)
-    made.on_switch_decided(2, 9, 4.0)
-    effects = switched(made, 2, *stayers, 7)
-    ((_, answer),) = sent(effects, m.Adjusted)
+    assert (target.workers(), target.newcomers) == (names(0, 1, 2, 7), names(7))
+    assert (target.leaving, target.came) == (names(*leavers), names(7))
+    assert target.elders() == names(0, 1, 2)
+    # Whoever leads now leads in the first step, too; and one that stays sends the state, if any.
+    assert target.leader == w(0)
+    assert target.source == next((w(n) for n in (0, 1, 2) if n not in leavers), w(0))
+
+
+def test_after_its_first_step_a_generation_is_settled() -> None:
+    made = entered(0, 1, 2, leavers=(0, 2))
+    assert made.generation is not None
+    settled = made.generation.settled()
+    assert settled.number == made.generation.number == 2
+    assert (settled.workers(), settled.leader, settled.source) == (names(1, 7), w(1), w(1))
+    assert (settled.newcomers, settled.leaving, settled.came) == ((), (), ())
+    assert settled.settled() is settled
+    assert entered(0).generation is not None
+    assert draw_again(settled, number=3, dead=(), leader=w(7), token=4).leaving == ()
+
+
+def test_one_switch_is_told_and_one_answer_given_when_the_store_has_it() -> None:
+    made = entered(0, 1, 2, leavers=(1,))
+    assert made.adjustment is not None
+    assert made.adjustment.waiting == {w(0), w(2), w(7)}  # leavers say nothing but goodbye
+    effects = switched(made, 2, 0, 7, 2)
+    assert told(effects) == ["adjust.parted"]
+    assert made.adjustment.phase is Phase.CLOSING
+    assert made.generation is not None
+    assert made.generation.workers() == names(0, 2, 7)
+    assert made.voice.requests.answered("r") is None
+    (swap,) = [effect for effect in effects if isinstance(effect, StoreSwap)]
+    assert read_recorded(swap.value or b"").generation == made.generation
+    ((_, answer),) = sent(stored(made, 7), m.Adjusted)
     assert isinstance(answer, m.Adjusted)
     record = answer.record
-    assert (record.kind, record.joined, record.left) == ("migrate", names(7), names(30))
-    assert (record.size, record.step) == (12, 9)
+    assert (record.kind, record.joined, record.left) == ("migrate", names(7), names(1))
+    assert (record.generation, record.size, record.step) == (2, 3, 9)
+    assert made.adjustment is None
 
 
-def test_more_than_a_few_stay_for_the_newcomers_first_step() -> None:
-    made = conductor(0, 1, 2)
-    made.open(20, "r", kind="migrate", joiners=(joiner(7),), leavers=names(1), now=0.0)
-    gather(made, 7)
-    assert made.adjustment is not None
-    target = made.adjustment.generation
-    assert target is not None
-    assert (target.workers(), target.leaving) == (names(0, 1, 2, 7), names(1))
-    assert target.came == names(7)
-    assert target.elders() == names(0, 1, 2)
-
-
-@pytest.mark.parametrize(
-    ("leavers", "of", "two"), [(1, 1, True), (1, 4, True), (1, 11, False), (2, 11, True)]
-)
-def test_shares_that_grow_by_more_than_a_tenth_are_worth_a_switch(
-    leavers: int, of: int, two: bool
-) -> None:
-    assert costly(leavers, of=of, bearable=0.1) == two
+def test_nothing_else_is_recorded_while_the_store_is_asked_something() -> None:
+    made = entered(0, 1, leavers=(1,))
+    assert made.generation is not None
+    made.record(made.generation)
+    assert not [e for e in switched(made, 2, 0, 7) if isinstance(e, StoreSwap)]
+    made.asked = None
+    assert [type(effect) for effect in made.on_tick(7.0)] == [StoreSwap]
 
 
 def test_leavers_stay_where_those_that_came_for_them_are_lost() -> None:
-    made = half_way(0, 1)
-    base = made.generation
+    base = entered(0, 1).generation
     assert base is not None
     kept = draw_again(base, number=3, dead=(w(1),), leader=w(0), token=3)
     assert (kept.leaving, kept.came) == (names(0), names(7))
@@ -190,144 +206,59 @@ def test_a_newcomer_that_stalls_leaves_the_leavers_where_they_are() -> None:
     assert made.generation == first(0, 1)
 
 
-# -- everybody moves: two -------------------------------------------------------------------
-
-
-def test_where_nobody_stays_everybody_carries_the_newcomers_first_step() -> None:
-    made = conductor(0)
-    effects = made.open(20, "r", kind="migrate", joiners=(joiner(7),), leavers=names(0), now=0.0)
-    assert told(effects) == ["adjust.accepted"]
-    gather(made, 7)
-    assert made.adjustment is not None
-    target = made.adjustment.generation
-    assert target is not None
-    assert (target.workers(), target.leaving) == (names(0, 7), names(0))
-    assert (target.source, target.leader) == (w(0), w(0))
-
-
-def test_the_second_half_removes_and_only_then_is_there_an_answer() -> None:
-    made = half_way(0, 1)
-    adjustment = made.adjustment
-    assert adjustment is not None
-    assert (adjustment.request_id, adjustment.phase) == ("r", Phase.BUILDING)
-    assert adjustment.generation is not None
-    assert adjustment.generation.workers() == names(7)
-    assert adjustment.generation.leader == w(7)
-    assert made.voice.requests.answered("r") is None
-    assert adjustment.status(9.0).workers == names(0, 1)
-
-
-def test_the_newcomer_that_inherits_gives_the_answer_of_the_whole() -> None:
-    made = half_way(0)
-    build(made, 3, 7, 0)
-    stored(made, 7)
-    made.on_switch_decided(3, 12, 7.0)
-    assert made.leaves
-    assert made.generation is not None
-    past = m.Handover(
-        generation=made.generation,
-        leader_revision=3,
-        generation_revision=7,
-        last_number=3,
-        seq=0,
-        stopping="",
-        answers=(),
-        records=(),
-        deeds=tuple(made.deeds),
-        recent=(),
-        open_switch=open_switch(made.adjustment, 8.0),
-    )
-    again = reopened(past, SETTINGS, 8.0)
-    assert again is not None
-    # It has trained since: a failure now must not take it for a newcomer.
-    assert (again.expected, again.joined, again.waiting) == ({}, names(7), {w(7)})
-    record = again.report(9.0)
-    assert (record.joined, record.left, record.size) == (names(7), names(0), 1)
-    assert past.deeds == ()
-
-
-def test_a_second_half_that_cannot_be_built_is_tried_again() -> None:
-    made = half_way(0)
-    made.undo("w7 could not build the group", 5.0)
-    effects = stored(made, 7)
-    assert told(effects) == ["adjust.moving", "adjust.building"]
-    assert made.adjustment is not None
-    assert made.adjustment.generation is not None
-    assert (made.adjustment.generation.number, made.adjustment.joined) == (4, names(7))
-
-
-def test_a_stop_between_the_halves_is_the_end_of_the_request() -> None:
-    made = half_way(0)
-    made.stopping = "enough"
-    made.undo("the job is stopping", 5.0)
-    ((_, answer),) = sent(stored(made, 7), m.Finished)
-    assert answer == m.Finished(request_id="r", reason="the job is stopping")
-
-
-def test_a_job_that_ends_between_the_halves_has_not_moved() -> None:
-    made = conductor(0)
-    made.open(20, "r", kind="migrate", joiners=(joiner(7),), leavers=names(0), now=0.0)
-    gather(made, 7)
-    build(made, 2, 0, 7)
-    stored(made, 6)
-    made.on_switch_decided(2, 9, 4.0)
+def test_a_job_that_ends_in_the_first_step_has_not_moved() -> None:
+    made = entered(0)
     made.over = True
     assert made.completed(5.0) == []
     assert made.adjustment is None
     assert made.voice.requests.open_ids() == ["r"]
 
 
-# -- failures between the halves ----------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------
 
 
 def mended(made: Conductor, *dead: int) -> tuple[Generation, list[Effect]]:
     made.on_failure(7.0)
     assert made.generation is not None
-    target = draw_again(made.generation, number=9, dead=names(*dead), leader=made.me, token=3)
+    gone = {*names(*dead), *made.strangers()}
+    target = draw_again(made.generation, number=9, dead=gone, leader=made.me, token=3)
     return target, made.on_mended(target, 8.0)
 
 
-def test_after_a_failure_the_rest_of_the_leavers_still_leave() -> None:
-    made = half_way(0, 1)
-    target, effects = mended(made, 1)
-    assert target.leaving == names(0)
-    # Not before the survivors have heard of the generation that they are in.
-    assert sent(effects, m.Prepare) == []
-    assert made.adjustment is not None
-    assert sent(made.on_tick(8.2), m.Prepare) != []
-    assert made.adjustment.generation is not None
-    assert made.adjustment.generation.workers() == names(7)
-
-
-def test_without_newcomers_the_migration_is_undone_and_the_leavers_stay() -> None:
-    made = half_way(0, 1)
-    target, effects = mended(made, 7)
+def test_before_everybody_is_through_a_failure_undoes_the_migration() -> None:
+    made = entered(0, 1, 2, leavers=(1, 2))
+    target, effects = mended(made, 2)
     assert (target.workers(), target.leaving) == (names(0, 1), ())
     ((_, answer),) = sent(effects, m.Undone)
     assert isinstance(answer, m.Undone)
     assert [deed.undone for deed in made.deeds] == ["a worker was lost meanwhile"]
 
 
-def test_without_leavers_the_migration_is_complete() -> None:
-    made = half_way(0, 1)
-    made.me = w(7)
-    _, effects = mended(made, 0, 1)
-    ((_, answer),) = sent(effects, m.Adjusted)
+def test_once_everybody_is_through_newcomers_are_survivors_and_leavers_are_gone() -> None:
+    made = entered(0, 1, 2, leavers=(1,))
+    made.settle()
+    target, effects = mended(made, 2)
+    assert (target.workers(), effects) == (names(0, 7), [])
+    assert made.adjustment is not None
+    assert not made.adjustment.dropped
+    switched(made, 9, 0, 7)
+    ((_, answer),) = sent(stored(made, 8), m.Adjusted)
     assert isinstance(answer, m.Adjusted)
-    assert (answer.record.joined, answer.record.left) == (names(7), names(0, 1))
+    assert (answer.record.joined, answer.record.left) == (names(7), names(1))
 
 
-def found() -> Recorded:
-    """What the store says between the halves: w0 is to leave, and w7 has come for it."""
-    made = half_way(0)
+def found(*leavers: int) -> Recorded:
+    """What the store says in the first step: some of w0 and w1 are to leave, w7 has come."""
+    made = entered(0, 1, leavers=leavers)
     assert made.generation is not None
     assert made.adjustment is not None
     return Recorded(generation=made.generation, deeds=(made.adjustment.deed(),))
 
 
 def test_the_store_says_who_is_still_to_leave() -> None:
-    record = found()
+    record = found(0)
     assert read_recorded(write_recorded(record.generation, record.deeds)) == record
+    assert (record.deeds[0].size, record.deeds[0].left) == (2, names(0))
     assert owed(record.generation, record.deeds) == record.deeds[0]
     assert owed(replace(record.generation, leaving=()), record.deeds) is None
     assert owed(record.generation, [replace(record.deeds[0], undone="so")]) is None
@@ -335,21 +266,29 @@ def test_the_store_says_who_is_still_to_leave() -> None:
 
 def test_a_leader_that_knows_only_the_store_finishes_the_migration() -> None:
     made = conductor(7)
-    record = found()
+    record = found(0)
     made.adopt(record, revision=6)
     target = draw_again(record.generation, number=3, dead=(), leader=w(7), token=4)
-    effects = made.on_mended(target, 8.0)
-    assert told(effects) == ["adjust.moving"]
+    assert made.on_mended(target, 8.0) == []
     assert made.voice.requests.answered("r") is None
     adjustment = made.adjustment
     assert adjustment is not None
-    assert (adjustment.request_id, adjustment.leavers) == ("r", names(0))
+    assert (adjustment.request_id, adjustment.moving) == ("r", names(0))
+    assert (adjustment.phase, adjustment.waiting) == (Phase.SWITCHING, {w(1), w(7)})
     assert (adjustment.joined, made.deeds) == (names(7), [])
+    # And after another failure: whether it is undone depends on who is left.
+    again = draw_again(target, number=4, dead=names(1), leader=w(7), token=4)
+    assert made.on_mended(again, 9.0) == []
+    assert adjustment.waiting == {w(7)}
+    last = draw_again(again, number=5, dead=names(7), leader=w(0), token=5)
+    made.on_mended(last, 10.0)
+    answer = made.voice.requests.answered("r")
+    assert answer == m.Undone(request_id="r", reason="its newcomers were lost")
 
 
 def test_a_leader_that_knows_only_the_store_knows_what_is_undone() -> None:
     made = conductor(0)
-    record = found()
+    record = found(0, 1)
     made.adopt(record, revision=6)
     target = draw_again(record.generation, number=3, dead=names(7), leader=w(0), token=4)
     assert made.on_mended(target, 8.0) == []
@@ -369,8 +308,8 @@ def test_what_is_done_stays_done() -> None:
     )
     base = draw_next(first(0, 7), number=3, joiners=(), leavers=names(0), token=3, request_id="r")
     assert judged(base, [deed]) == [deed]
-    half: Adjustment = taken_up(deed, replace(base, leaving=names(7)), SETTINGS, 1.0)
-    assert (half.leavers, half.joined, half.gathered()) == (names(7), names(7), True)
+    again: Adjustment = taken_up(deed, base, SETTINGS, 1.0)
+    assert (again.moving, again.joined, again.waiting) == (names(0), names(7), {w(7)})
 
 
 # -- taken back ------------------------------------------------------------------------------
@@ -401,13 +340,6 @@ def test_another_request_is_not_undone() -> None:
     assert made.adjustment is not None
 
 
-def test_half_a_migration_is_not_taken_back() -> None:
-    made = half_way(0, 1)
-    assert withdrawn(made) == []
-    assert made.adjustment is not None
-    assert made.adjustment.leavers == names(0, 1)
-
-
 def test_after_the_switch_nothing_is_taken_back() -> None:
     made = conductor(0, 1)
     made.open(20, "r", kind="migrate", joiners=(joiner(7),), leavers=names(1), now=0.0)
@@ -416,4 +348,5 @@ def test_after_the_switch_nothing_is_taken_back() -> None:
     stored(made, 6)
     made.on_switch_decided(2, 9, 4.0)
     assert withdrawn(made) == []
-    assert told(switched(made, 2, 0, 1, 7)) == ["adjust.moving", "adjust.building"]
+    assert told(switched(made, 2, 0, 7)) == ["adjust.parted"]
+    assert withdrawn(made) == []

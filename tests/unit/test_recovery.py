@@ -157,6 +157,7 @@ def test_a_new_leader_gives_everybody_the_time_to_come() -> None:
     made.conductor.enter(first(0, 1, 2))
     made.expect(names(0, 1, 2), 1.0)
     made.on_heard(w(1), 1.5)
+    made.on_tick(1.5)
     assert told(made.on_stuck(stuck(1), 1.6)) == ["training.broke"]
     made.on_tick(2.1)
     assert told(made.on_tick(3.0)) == ["worker.lost", "recovery.building"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edl.protocol.effects import Begin, BreakGroup, BuildGroup, Dismiss, DropGroup, OfferKey
+from edl.protocol.events import Entered
 from edl.protocol.messages import (
     Fell,
     Founded,
@@ -172,7 +173,7 @@ def test_keys_of_others_are_offered_and_stale_ones_dropped() -> None:
 
 def test_what_a_lost_connection_may_have_swallowed_is_said_again() -> None:
     worker = trained()
-    worker.on_entered(switched(1))
+    worker.on_entered(Entered(generation=1, step=4, transfer_s=0, transfer_bytes=0, stop_s=0))
     worker.on_message(Prepare(generation=second()))
     worker.on_key_made(2, "k", b"v")
     worker.on_group_stands(2, 0.1)

@@ -1,15 +1,19 @@
 """The group port filled by torch.distributed's Gloo, which also takes tensors on a GPU.
 
-A generation has up to four process groups: a small one for records, one for gradients, one from
-the state's source to the newcomers, and one of the elders, for the first step's gradients. They
-are separate so that a tiny record never waits behind a bucket. Holds: a group that failed once is
-never used again.
+A generation has up to six process groups: a small one for records, one for gradients, one from
+the state's source to the newcomers, one of the elders, for the first step's gradients; and where
+some stay for that step only, records and gradients of those who go on after it. They are separate
+so that a tiny record never waits behind a bucket. Holds: a group that failed once is never used
+again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -20,7 +24,7 @@ from edl.collective.errands import Errand, Errands
 from edl.collective.lane import LARGE, SLOT, Lane, open_lane
 from edl.collective.relay import Relay
 from edl.collective.sockets import break_connections, ports_in
-from edl.collective.solo import SoloGroup
+from edl.collective.solo import Alone, SoloGroup
 from edl.collective.work import Fate, Move, Rows, Work
 from edl.errors import GroupBroken, UsageError
 from edl.protocol.topology import Generation
@@ -109,6 +113,7 @@ class GlooGroup:
         state: Any,
         elders: Any,
         *,
+        after: _After | None,
         together: bool,
         ports: set[int],
     ) -> None:
@@ -119,6 +124,9 @@ class GlooGroup:
         self._data = data
         self._state = state
         self._elders = elders
+        self._after = after
+        self._before: list[Any] = []  # of all members, until those who left have parted
+        self._parting: Errand[None] | None = None
         # Whether the state's source and all who receive it are on one machine.
         self._together = together
         self._lane: Lane | None = None
@@ -154,16 +162,47 @@ class GlooGroup:
             beside=self.beside,
         )
 
-    def exchange(self, values: list[int]) -> Rows:
+    def exchange(self, values: list[int]) -> Rows | Alone:
+        if self.size == 1:
+            # The last one of a generation that others have left.
+            self._check()
+            return Alone(values)
+        return self._gathered(self._control, self.size, values)
+
+    def _gathered(self, control: Any, size: int, values: list[int]) -> Rows:
         mine = torch.tensor(values, dtype=torch.int64)
-        rows = [torch.empty_like(mine) for _ in range(self.size)]
-        work = self._launched(lambda: self._control.allgather([rows], [mine]))
+        rows = [torch.empty_like(mine) for _ in range(size)]
+        work = self._launched(lambda: control.allgather([rows], [mine]))
         return Rows(self._fate, work, rows)
 
-    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Work:
+    def part(self, through: Callable[[], None]) -> Errand[None]:
+        """See the port. In a thread of its own: `beside` may have the state to send first."""
+        control, size = self._control, self.size
+
+        def say() -> None:
+            self._gathered(control, size, [1]).result()
+            through()
+            self._gathered(control, size, [2]).result()
+
+        self._parting = parting = Errand(say)
+        threading.Thread(target=parting.run, name="edl-part", daemon=True).start()
+        return parting
+
+    def settle(self) -> None:
+        after, self._after = self._after, None
+        assert after is not None
+        self._before = [self._control, self._data]
+        self.rank, self.size = after.rank, after.size
+        self._control, self._data = after.control, after.data
+
+    def all_reduce(self, tensor: torch.Tensor, op: str = "sum") -> Work | _Moved:
+        if self.size == 1:
+            return _Moved()
         return self._begin(lambda: self._data.allreduce([tensor], _by(op)), tensor)
 
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Work | _Moved:
+        if self.size == 1:
+            return _Moved()
         return self._begin(lambda: self._data.broadcast([tensor], _from(root)), tensor)
 
     def pair(self, source: int, target: int) -> _Pair:
@@ -180,9 +219,12 @@ class GlooGroup:
     def _begin(self, launch: Callable[[], Any], kept: Any) -> Work:
         return Work(self._fate, self._launched(launch), kept)
 
-    def _launched(self, launch: Callable[[], Any]) -> Any:
+    def _check(self) -> None:
         if self.broken:
             raise GroupBroken(self.broken)
+
+    def _launched(self, launch: Callable[[], Any]) -> Any:
+        self._check()
         try:
             return launch()
         except RuntimeError as error:
@@ -215,6 +257,10 @@ class GlooGroup:
         return self._errands.give(work)
 
     def drop_state(self) -> None:
+        parting, self._parting = self._parting, None
+        if parting is not None:
+            with contextlib.suppress(GroupBroken):
+                parting.wait()
         self._errands.close()
         lane, self._lane = self._lane, None
         if lane is not None:
@@ -222,10 +268,13 @@ class GlooGroup:
         if self.relay is not None:
             self.relay.close()
         self._state = self._elders = None
+        self._before = []
 
     def abandon(self) -> None:
         # A destructor waits for pending work; this work never ends, so nothing is destroyed.
-        for group in (self._control, self._data, self._state, self._elders):
+        after = (self._after.control, self._after.data) if self._after is not None else ()
+        here = (self._control, self._data, self._state, self._elders)
+        for group in (*here, *self._before, *after):
             if group is not None:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
@@ -234,7 +283,17 @@ class GlooGroup:
         if self._fate.stuck:
             self.abandon()
         self.drop_state()
-        self._control = self._data = None
+        self._control = self._data = self._after = None
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """The groups of those who go on after the first step."""
+
+    rank: int
+    size: int
+    control: Any
+    data: Any
 
 
 class _Pair:
@@ -308,6 +367,7 @@ def build_group(
         elders = generation.elders()
         reduce_apart = len(elders) > 1 and me in elders
         apart = gloo("elders", list(elders)) if reduce_apart else None
+        after = _built_after(generation, me, gloo) if generation.leaving else None
     except RuntimeError as error:
         raise GroupBroken(str(error)) from error
     hosts = {generation.member(worker).host for worker in family}
@@ -318,6 +378,7 @@ def build_group(
         data,
         state,
         apart,
+        after=after,
         together=len(hosts) == 1,
         ports=store.ports,
     )
@@ -327,3 +388,15 @@ def build_group(
             hands=me == source, takes=me in generation.newcomers, root=elders.index(source)
         )
     return group
+
+
+def _built_after(
+    generation: Generation, me: WorkerId, gloo: Callable[[str, list[WorkerId]], Any]
+) -> _After | None:
+    workers = list(generation.settled().workers())
+    if me not in workers:
+        return None
+    if len(workers) == 1:
+        return _After(0, 1, None, None)
+    control, data = gloo("after-control", workers), gloo("after-data", workers)
+    return _After(workers.index(me), len(workers), control, data)

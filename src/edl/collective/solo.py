@@ -8,14 +8,16 @@ from typing import Any, TypeVar
 from edl.collective.errands import Errand
 from edl.errors import GroupBroken
 
-__all__ = ["SoloGroup"]
+__all__ = ["Alone", "SoloGroup"]
 
 _Result = TypeVar("_Result")
 
 
-class _Done:
-    def __init__(self, rows: list[list[int]]) -> None:
-        self._rows = rows
+class Alone:
+    """A collective of one member."""
+
+    def __init__(self, values: list[int] | None = None) -> None:
+        self._rows = [] if values is None else [values]
 
     def wait(self) -> None:
         return
@@ -37,19 +39,25 @@ class SoloGroup:
     def __init__(self) -> None:
         self.broken = ""
 
-    def exchange(self, values: list[int]) -> _Done:
+    def exchange(self, values: list[int]) -> Alone:
         if self.broken:
             raise GroupBroken(self.broken)
-        return _Done([values])
+        return Alone(values)
 
-    def all_reduce(self, tensor: Any, op: str = "sum") -> _Done:
-        return _Done([])
+    def all_reduce(self, tensor: Any, op: str = "sum") -> Alone:
+        return Alone()
 
-    def broadcast(self, tensor: Any, root: int) -> _Done:
-        return _Done([])
+    def broadcast(self, tensor: Any, root: int) -> Alone:
+        return Alone()
 
-    def broadcast_state(self, tensor: Any) -> _Done:
-        return _Done([])
+    def broadcast_state(self, tensor: Any) -> Alone:
+        return Alone()
+
+    def part(self, through: Callable[[], None]) -> Errand[None]:
+        raise AssertionError("nobody leaves a group of one")
+
+    def settle(self) -> None:
+        raise AssertionError("nobody leaves a group of one")
 
     def pair(self, source: int, target: int) -> SoloGroup:
         raise AssertionError("a group of one has no pairs")

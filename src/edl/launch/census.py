@@ -86,9 +86,14 @@ class Census:
                 self.founded = True
             case "job.finished" | "job.stopped":
                 self.over = event.what.removeprefix("job.")
-            case "adjust.accepted" | "adjust.moving":
+            case "adjust.accepted":
                 names = self._named[request_id] = _workers(fields.get("workers", ""))
                 self._leaving |= set(names) & self._members
+            case "adjust.parted":
+                # Of a migration: they were members until the newcomers were in.
+                names = _workers(fields.get("workers", ""))
+                self._leaving |= set(names)
+                self._move(joined=(), left=names)
             case "adjust.switching":
                 self._switch_step[request_id] = int(fields.get("at", event.step))
                 names = self._named.pop(request_id, ())

@@ -35,6 +35,7 @@ class Phase(Enum):
     WITHDRAWING = "withdrawing the switch"
     RESTORING = "restoring the generation in the store"
     SWITCHING = "switching"
+    CLOSING = "recording who has left"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,8 +48,8 @@ class Adjustment:
     leavers: tuple[WorkerId, ...]
     opened: float
     settings: Settings
-    # Of a migration that takes everybody away: who leaves after the newcomers' first step, and,
-    # once that is done, who came with it.
+    # Of a migration: who leaves after the newcomers' first step, and, once that is done, who came
+    # with it.
     moving: tuple[WorkerId, ...] = ()
     joined: tuple[WorkerId, ...] = ()
     phase: Phase = Phase.GATHERING
@@ -130,7 +131,8 @@ class Adjustment:
         self.phase = Phase.SWITCHING
         self.step = step
         self.switch_wait_s = now - self.announced_at
-        self.waiting = set(self.generation.workers())
+        # Whoever goes after the first step says so by going.
+        self.waiting = set(self.generation.settled().workers())
         self.deadline = float("inf")
 
     def on_switched(self, said: Switched) -> bool:
@@ -141,27 +143,33 @@ class Adjustment:
         self.stop_s = max(self.stop_s, said.stop_s)
         return self.phase is Phase.SWITCHING and not self.waiting
 
+    def awaits(self, worker: WorkerId) -> bool:
+        """Whether the switch has happened, but not yet on this worker as far as is known."""
+        leaving = self.generation.leaving if self.generation is not None else ()
+        return self.phase is Phase.SWITCHING and (worker in self.waiting or worker in leaving)
+
+    def outlives(self, survivors: Generation, now: float) -> bool:
+        """After a failure: False if it is undone, as nobody of it is among the survivors."""
+        if survivors.leaving:
+            self.follow(survivors, now)
+        elif not self.dropped and any(worker in survivors for worker in self.moving):
+            self.drop("its newcomers were lost")
+        return not self.dropped
+
     def drop(self, why: str) -> None:
         """A failure came between: what is made of the survivors takes its place."""
         self.why = self.why or why
         self.dropped = True
 
-    def second_half(self, leavers: tuple[WorkerId, ...]) -> Adjustment:
-        """The same request once its newcomers are in: now those who stayed for them leave."""
-        return Adjustment(
-            request_id=self.request_id,
-            kind=self.kind,
-            expected={},
-            leavers=leavers,
-            opened=self.opened,
-            settings=self.settings,
-            joined=self.joined or tuple(sorted(self.expected)),
-            transfer_bytes=self.transfer_bytes,
-            process_start_s=self.process_start_s,
-            context_s=self.context_s,
-            transfer_s=self.transfer_s,
-            stop_s=self.stop_s,
-        )
+    def settle(self, generation: Generation) -> None:
+        """Everybody has committed the first step: newcomers are new no more, and leavers gone."""
+        self.joined = self.joined or tuple(sorted(self.expected))
+        self.expected, self.generation = {}, generation
+
+    def follow(self, survivors: Generation, now: float) -> None:
+        """Some of the survivors are still to leave: the switch is that one's now."""
+        self.generation = survivors
+        self.switch(step=self.step, now=now)
 
     # -- telling ---------------------------------------------------------------------------
 
@@ -186,7 +194,6 @@ class Adjustment:
 
     def deed(self) -> Deed:
         """The adjustment as the store's record carries it."""
-        # A second half is not given up: it is tried again, by whoever leads.
         given_up = (self.dropped or self.phase is Phase.RESTORING) and not self.joined
         return Deed(
             request_id=self.request_id,
@@ -194,7 +201,7 @@ class Adjustment:
             joined=self.joined or tuple(sorted(self.expected)),
             left=(*self.leavers, *self.moving),
             generation=self.generation.number if self.generation else 0,
-            size=self.generation.size if self.generation else 0,
+            size=self.generation.settled().size if self.generation else 0,
             undone=self.why if given_up else "",
         )
 

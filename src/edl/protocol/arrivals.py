@@ -236,6 +236,7 @@ class Arrivals:
         adjustment = self.conductor.adjustment
         known = generation is not None and worker in generation
         touched = adjustment is not None and worker in adjustment.touched()
+        touched = touched or worker in self.recovery.owing
         if generation is not None and not known and not touched and not self.conductor.over:
             why = "the job went on without this worker, which it had lost"
             return [Send(peer=peer, message=m.Out(generation=generation.number, why=why))]

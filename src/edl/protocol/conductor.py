@@ -17,7 +17,7 @@ from edl.protocol import messages as m
 from edl.protocol.adjustment import Adjustment, Phase
 from edl.protocol.effects import Announce, Effect, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
-from edl.protocol.migration import costly, judged, owed, taken_up
+from edl.protocol.migration import judged, owed, taken_up
 from edl.protocol.pace import Pace
 from edl.protocol.record import STOP, WITHDRAWN
 from edl.protocol.recorded import Deed, Recorded, write_recorded
@@ -49,6 +49,7 @@ class Conductor:
         self.fresh: set[WorkerId] = set()  # newcomers that never committed: no survivors
         self.weighing = 0  # the change of shares that the records announce; 0: none
         self.asked: Generation | None = None  # what the store is about to record
+        self.past_first = False  # this leader has committed the step that some stayed for
         self._written = b""
 
     @property
@@ -80,9 +81,7 @@ class Conductor:
         leavers: tuple[WorkerId, ...],
         now: float,
     ) -> list[Effect]:
-        assert self.generation is not None
-        size, bearable = self.generation.size, self.settings.migration_growth
-        moving = leavers if joiners and costly(len(leavers), of=size, bearable=bearable) else ()
+        moving = leavers if joiners else ()
         leavers = () if moving else leavers
         self.adjustment = Adjustment(
             request_id=request_id,
@@ -93,10 +92,13 @@ class Conductor:
             settings=self.settings,
             moving=moving,
         )
-        names = ",".join((*(joiner.worker for joiner in joiners), *leavers))
+        fields = {"workers": ",".join((*(joiner.worker for joiner in joiners), *leavers))}
+        if moving:
+            # They are members until the newcomers are in, and stay if those are lost.
+            fields["leaving"] = ",".join(moving)
         return [
             *self.voice.accept(request_id, peer),
-            *self.voice.tell("adjust.accepted", request_id, kind=kind, workers=names),
+            *self.voice.tell("adjust.accepted", request_id, kind=kind, **fields),
             *self.when_gathered(now),
         ]
 
@@ -155,6 +157,8 @@ class Conductor:
             return []
         if adjustment.phase is Phase.RESTORING and self.generation == target:
             return self.undone(now)
+        if adjustment.phase is Phase.CLOSING and not target.leaving:
+            return self.completed(now)
         if adjustment.phase is not Phase.RECORDING or not self.current(target.number):
             return []
         if adjustment.why:
@@ -192,7 +196,7 @@ class Conductor:
         adjustment = self.adjustment
         if adjustment is None or not self.current(number):
             return []
-        if adjustment.phase in (Phase.SWITCHING, Phase.RESTORING):
+        if adjustment.phase in (Phase.SWITCHING, Phase.RESTORING, Phase.CLOSING):
             # A successor took over before its own training thread got here.
             return []
         assert adjustment.generation is not None
@@ -209,33 +213,51 @@ class Conductor:
             return []
         # Those who were lost in the switch are waited for no more.
         adjustment.waiting &= set(generation.workers())
-        return self.completed(now) if adjustment.on_switched(message) else []
+        return self.close(now) if adjustment.on_switched(message) else []
+
+    def settle(self) -> list[Effect]:
+        """Everybody has committed the first step: whoever stayed for it only is gone."""
+        generation, adjustment = self.generation, self.adjustment
+        if generation is None or not generation.leaving:
+            return []
+        self.enter(generation.settled())
+        if adjustment is None or adjustment.phase is not Phase.SWITCHING:
+            return []
+        adjustment.settle(generation.settled())
+        names = ",".join(generation.leaving)
+        return self.voice.tell("adjust.parted", adjustment.request_id, workers=names)
+
+    def close(self, now: float) -> list[Effect]:
+        """Everybody has switched. Who has left by it is recorded before anybody is answered."""
+        effects, adjustment = self.settle(), self.adjustment
+        assert adjustment is not None
+        if self.leaves:
+            return effects  # its successor's business
+        if not adjustment.moving:
+            return [*effects, *self.completed(now)]
+        adjustment.phase = Phase.CLOSING
+        return [*effects, *self._record_close()]
+
+    def _record_close(self) -> list[Effect]:
+        closing = self.adjustment is not None and self.adjustment.phase is Phase.CLOSING
+        here = self.generation if self.asked is None else None
+        return [self.record(here)] if closing and here is not None else []
 
     def completed(self, now: float) -> list[Effect]:
-        """Everybody is in the new generation."""
+        """Everybody is in the new generation, and the store says so."""
         adjustment = self.adjustment
         assert adjustment is not None
-        if adjustment.moving and not self.over:
-            return self.second_half(adjustment, now)
         record = adjustment.report(now)
         self.deeds.append(adjustment.deed())
         self.adjustment = None
-        if adjustment.moving:
-            return []  # the job ended between the halves, as its requester is about to hear
+        if self.generation is not None and self.generation.leaving:
+            return []  # the job ended in the first step, as its requester is about to hear
         return self.voice.complete(record, adjustment.summary(record))
-
-    def second_half(self, half: Adjustment, now: float) -> list[Effect]:
-        """The newcomers of a migration are in; whoever is to leave goes with one more switch."""
-        assert self.generation is not None
-        leavers = self.generation.leaving
-        self.adjustment = half.second_half(leavers)
-        told = self.voice.tell("adjust.moving", half.request_id, workers=",".join(leavers))
-        return [*told, *self.when_gathered(now)]
 
     def undo(self, why: str, now: float) -> list[Effect]:
         """Give the adjustment up. After an announcement the records must confirm it first."""
         adjustment = self.adjustment
-        closing = (Phase.SWITCHING, Phase.WITHDRAWING, Phase.RESTORING)
+        closing = (Phase.SWITCHING, Phase.WITHDRAWING, Phase.RESTORING, Phase.CLOSING)
         if adjustment is None or adjustment.phase in closing or adjustment.dropped:
             return []
         adjustment.why = adjustment.why or why
@@ -250,10 +272,6 @@ class Conductor:
         adjustment = self.adjustment
         assert adjustment is not None
         withdrawn = adjustment.phase is Phase.WITHDRAWING
-        # With the newcomers in, nothing is as it was: the job's end is the only way out.
-        finished = finished or bool(adjustment.joined and self.stopping)
-        if adjustment.joined and not finished and self.generation and self.generation.leaving:
-            return self.second_half(adjustment, now)
         if not finished:
             self.deeds.append(replace(adjustment.deed(), undone=adjustment.why))
         self.adjustment = None
@@ -284,7 +302,7 @@ class Conductor:
             return []
         assert adjustment.generation is not None
         effects: list[Effect] = []
-        if adjustment.phase is not Phase.SWITCHING:
+        if adjustment.phase not in (Phase.SWITCHING, Phase.CLOSING):
             adjustment.switch(step=self.pace.step, now=now)
             self.enter(adjustment.generation)
             told = self.voice.tell("adjust.switching", adjustment.request_id, at=self.pace.step)
@@ -330,42 +348,28 @@ class Conductor:
     def on_mended(self, target: Generation, now: float) -> list[Effect]:
         """The survivors' generation is in the store."""
         self.enter(target)
-        self.fresh = set()
+        self.fresh, self.past_first = set(), False
         adjustment = self.adjustment
         self.deeds = judged(target, self.deeds)
         open_deed = owed(target, self.deeds)
         if open_deed is not None and adjustment is None:
             self.deeds.remove(open_deed)
-            adjustment = self.adjustment = taken_up(open_deed, target, self.settings, now)
-            adjustment.drop("a worker was lost meanwhile")
+            self.adjustment = taken_up(open_deed, target, self.settings, now)
+            self.adjustment.step = self.pace.step
         self.voice.requests.remember(self.deeds)
-        if adjustment is None or not adjustment.dropped:
+        if adjustment is None:
             return []
-        if not adjustment.joined or self.stopping:
-            return self.undone(now)
-        return self._go_on(adjustment, target, now)
-
-    def _go_on(self, half: Adjustment, target: Generation, now: float) -> list[Effect]:
-        """The second half of a migration after a failure, if that has left it anything to do."""
-        if target.leaving:
-            # Drawn with the next tick: the survivors must hear of their own generation first.
-            self.adjustment = half.second_half(target.leaving)
-            names = ",".join(target.leaving)
-            return self.voice.tell("adjust.moving", half.request_id, workers=names)
-        if any(worker in target for worker in half.leavers):
-            return self.undone(now)
-        half.generation, half.step = target, self.pace.step
-        return self.completed(now)
+        if adjustment.phase is Phase.CLOSING:
+            return self.completed(now)
+        return self.undone(now) if not adjustment.outlives(target, now) else []
 
     def awaits(self, worker: WorkerId) -> bool:
         """Whether the switch has happened, but not yet on this worker as far as is known."""
-        adjustment = self.adjustment
-        switching = adjustment is not None and adjustment.phase is Phase.SWITCHING
-        return switching and adjustment is not None and worker in adjustment.waiting
+        return self.adjustment is not None and self.adjustment.awaits(worker)
 
     def on_tick(self, now: float) -> list[Effect]:
         why = self.adjustment.overdue(now) if self.adjustment else None
-        return self.undo(why, now) if why else self.when_gathered(now)
+        return self.undo(why, now) if why else [*self.when_gathered(now), *self._record_close()]
 
     def enter(self, generation: Generation) -> None:
         self.generation = generation

@@ -18,6 +18,7 @@ __all__ = [
     "Dismiss",
     "DropGroup",
     "Effect",
+    "LetGo",
     "MayGo",
     "OfferKey",
     "Publish",
@@ -122,6 +123,16 @@ class Dismiss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LetGo:
+    """This worker will claim nothing of the job any more: it may let the others go on without it.
+
+    Said before anything that lets them; so a leaver that still could lead is one that all need.
+    """
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MayGo:
     """Nothing keeps this process any more: what it knew is in other hands."""
 
@@ -145,6 +156,7 @@ Effect = (
     | Announce
     | Begin
     | Dismiss
+    | LetGo
     | MayGo
     | Publish
 )

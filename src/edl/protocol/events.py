@@ -21,13 +21,16 @@ __all__ = [
     "JobOver",
     "KeyMade",
     "LeaderSeen",
+    "Parted",
     "PeerClosed",
     "PeerOpened",
     "RoundJoined",
+    "Settled",
     "StateSeen",
     "StepCommitted",
     "Swapped",
     "SwitchDecided",
+    "Through",
     "Tick",
 ]
 
@@ -165,6 +168,34 @@ class RoundJoined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The first step with newcomers is committed here: this worker's state is the job's.
+
+    What the step cost is told later, by Entered.
+    """
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Through:
+    """Everybody has committed the first step of a generation that some stay in for that only.
+
+    A leaver is answered with LetGo, unless the generation has fallen; until then nobody goes on
+    without it.
+    """
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parted:
+    """A leaver has let the others go on, as all leavers have, and is gone."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobOver:
     """Everybody committed the last step: the closing record says so."""
 
@@ -189,5 +220,8 @@ Event = (
     | GenerationSeen
     | Entered
     | RoundJoined
+    | Settled
+    | Through
+    | Parted
     | JobOver
 )

@@ -56,5 +56,8 @@ class Forecast:
         mine = part if part is not None and part.count else None
         foreseen = Foreseen(self._step, self._ledger.epoch, mine)
         self._ledger = self._ledger.committed(dict(zip(carriers, shares, strict=True)))
+        if self._entering and self._generation.leaving:
+            self._generation = self._generation.settled()
+            self._ledger = self._ledger.entered(self._generation.workers())
         self._step, self._entering = self._step + 1, False
         return foreseen

@@ -6,14 +6,42 @@ events and generations, and finishes the switch that made it leader.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from edl.config import Settings
 from edl.protocol.adjustment import Adjustment
+from edl.protocol.conductor import Conductor
 from edl.protocol.messages import Handover, OpenSwitch
+from edl.protocol.voice import Voice
+from edl.types import WorkerId
 
-__all__ = ["open_switch", "reopened"]
+__all__ = ["handed_over", "open_switch", "reopened"]
 
 
-def open_switch(adjustment: Adjustment | None, now: float) -> OpenSwitch | None:
+def handed_over(
+    conductor: Conductor, parting: Iterable[WorkerId], voice: Voice, now: float
+) -> Handover:
+    """What the successor needs; the open switch is its to finish."""
+    assert conductor.generation is not None
+    chronicle = voice.chronicle
+    return Handover(
+        generation=conductor.generation,
+        leader_revision=conductor.token,
+        generation_revision=conductor.generation_revision,
+        last_number=conductor.last_number,
+        seq=chronicle.seq,
+        stopping=conductor.stopping,
+        answers=voice.requests.memory(),
+        records=tuple(chronicle.records),
+        deeds=tuple(conductor.deeds),
+        recent=chronicle.since(chronicle.seq - 200),
+        open_switch=open_switch(conductor.adjustment, now, parting),
+    )
+
+
+def open_switch(
+    adjustment: Adjustment | None, now: float, parting: Iterable[WorkerId] = ()
+) -> OpenSwitch | None:
     """The adjustment whose switch is under way, as a value that travels."""
     if adjustment is None:
         return None
@@ -21,6 +49,7 @@ def open_switch(adjustment: Adjustment | None, now: float) -> OpenSwitch | None:
         record=adjustment.report(now),
         age_s=now - adjustment.opened,
         waiting=tuple(sorted(adjustment.waiting)),
+        parting=tuple(sorted(parting)),
     )
 
 
@@ -31,13 +60,15 @@ def reopened(past: Handover, settings: Settings, now: float) -> Adjustment | Non
     record, parts = past.open_switch.record, past.open_switch.record.parts
     generation = past.generation
     slots = {member.worker: member.slot for member in generation.members}
-    # Whoever came with an earlier half of the same request has trained since.
+    # The newcomers of a migration have trained by the time its leader goes.
     new = [worker for worker in record.joined if worker in generation.newcomers]
+    moved = bool(record.joined)
     adjustment = Adjustment(
         request_id=record.request_id,
         kind=record.kind,
         expected={worker: slots[worker] for worker in new},
-        leavers=record.left,
+        leavers=() if moved else record.left,
+        moving=record.left if moved else (),
         opened=now - past.open_switch.age_s,
         settings=settings,
         joined=() if new else record.joined,

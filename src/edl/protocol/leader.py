@@ -8,6 +8,8 @@ adjustment at a time, and one final answer per request id.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.adjustment import Phase
@@ -16,19 +18,22 @@ from edl.protocol.conductor import GENERATION_KEY, Conductor
 from edl.protocol.effects import Dismiss, Effect, MayGo, Send, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.founding import Founding
-from edl.protocol.handover import open_switch, reopened
+from edl.protocol.handover import handed_over, reopened
 from edl.protocol.liveness import Liveness
 from edl.protocol.mitigation import Mitigation
+from edl.protocol.parting import Parting
 from edl.protocol.reception import Reception
 from edl.protocol.record import STOP
 from edl.protocol.recorded import Recorded, read_recorded
 from edl.protocol.recovery import Recovery
+from edl.protocol.standing import Knows
 from edl.protocol.voice import Voice
 from edl.types import Member, WorkerId
 
 __all__ = ["GENERATION_KEY", "STATE_KEY", "Leader", "tell_end"]
 
 STATE_KEY = "state"
+_AS_RECORDED = Knows(entered=True)
 
 
 def tell_end(value: bytes) -> StoreSwap:
@@ -49,6 +54,7 @@ class Leader:
         self.founding = Founding(leader=me, founders=founders, token=token)
         self.conductor = Conductor(me=me, token=token, settings=settings, voice=self.voice)
         self.recovery = Recovery(me=me, conductor=self.conductor, voice=self.voice)
+        self.parting = Parting(conductor=self.conductor, recovery=self.recovery, voice=self.voice)
         self.arrivals = Arrivals(
             me=me,
             settings=settings,
@@ -109,10 +115,11 @@ class Leader:
                     return self.arrivals.give_up(told)
             case m.Switched() if not self.conductor.leaves:
                 effects = self.recovery.on_switched(message, now)
-                return [*effects, *self.conductor.on_switched(message, now)]
-            case m.Leaving(worker=worker):
-                self.voice.peers.pop(worker, None)
-                self.recovery.departed.add(worker)
+                effects += self.conductor.on_switched(message, now)
+                self.parting.on_switched()
+                return effects
+            case m.Leaving():
+                return self.parting.on_leaving(message, now)
             case m.ProcessEnded(worker=worker, why=why):
                 return self.on_worker_gone(worker, why, now, ended=True)
             case m.ScaleOut():
@@ -161,6 +168,8 @@ class Leader:
         generation = self.conductor.generation
         if self.over or generation is None:
             return []
+        if message.worker not in generation and message.generation == generation.number:
+            return self.parting.on_stuck(message, now)
         effects = self.recovery.on_stuck(message, now) if message.worker in generation else []
         if message.worker not in generation and self.conductor.current(message.generation):
             self.recovery.keep(message)
@@ -186,8 +195,8 @@ class Leader:
             return False
         if self.conductor.leaves:
             # The others have turned to the successor already, or will.
-            return worker == generation.leader
-        return worker in generation
+            return worker == generation.leader or worker in self.recovery.owing
+        return worker in generation or worker in self.recovery.owing
 
     # -- the end, and the next leader ------------------------------------------------------
 
@@ -199,7 +208,7 @@ class Leader:
         effects: list[Effect] = []
         stopping, adjustment = self.conductor.stopping, self.conductor.adjustment
         reason = f"the job was stopped ({stopping})" if stopping else "the job is over"
-        if adjustment is not None and adjustment.phase is Phase.SWITCHING:
+        if adjustment is not None and adjustment.phase in (Phase.SWITCHING, Phase.CLOSING):
             # The closing record was made in the new generation: everybody is in it.
             effects += self.conductor.completed(now)
         elif adjustment is not None:
@@ -230,22 +239,24 @@ class Leader:
         *,
         revision: int,
         last: int,
-        entered: bool,
+        knows: Knows,
         lost: WorkerId | None,
         now: float,
     ) -> list[Effect]:
         """Lead a job whose leader is gone without a word: what the store says is the truth.
 
-        `entered`: this worker has moved to the recorded generation. If not, nobody has committed
-        a step in it, so its newcomers are no survivors.
+        Newcomers that nobody has trained with are no survivors.
         """
+        if knows.through:
+            found = replace(found, generation=found.generation.settled())
         conductor, generation = self.conductor, found.generation
         if self.me not in generation:
             return [Dismiss(why="the job went on without this worker", failed=False)]
         self.arrivals.waits = True
         conductor.adopt(found, revision=revision)
+        conductor.past_first = knows.settled
         conductor.last_number = max(conductor.last_number, last)
-        if not entered and not generation.founding:
+        if not knows.entered and not generation.founding:
             conductor.turn_away()
         self.voice.chronicle.orphaned = True
         told = self.voice.tell("leader.changed", leader=self.me)
@@ -253,24 +264,6 @@ class Leader:
         if lost is None or lost == self.me or lost not in generation:
             return [*told, *self.recovery.begin(now)]
         return [*told, *self.recovery.on_lost(lost, "it led, and answers no more", now)]
-
-    def handover(self, now: float) -> m.Handover:
-        """What the successor needs; the open switch is its to finish."""
-        conductor, chronicle = self.conductor, self.voice.chronicle
-        assert conductor.generation is not None
-        return m.Handover(
-            generation=conductor.generation,
-            leader_revision=conductor.token,
-            generation_revision=conductor.generation_revision,
-            last_number=conductor.last_number,
-            seq=chronicle.seq,
-            stopping=conductor.stopping,
-            answers=self.voice.requests.memory(),
-            records=tuple(chronicle.records),
-            deeds=tuple(conductor.deeds),
-            recent=chronicle.since(chronicle.seq - 200),
-            open_switch=open_switch(conductor.adjustment, now),
-        )
 
     def take_over(self, past: m.Handover, now: float) -> list[Effect]:
         """Become what the old leader was."""
@@ -287,6 +280,9 @@ class Leader:
         if past.open_switch is not None:
             self.voice.step = conductor.pace.step = past.open_switch.record.step
         self.recovery.expect(past.generation.workers(), now)
+        if past.open_switch is not None:
+            self.recovery.owing = set(past.open_switch.parting)
+            self.recovery.expect(past.open_switch.parting, now)
         return [conductor.word(), *self.voice.tell("leader.changed", leader=self.me)]
 
     # -- the training thread, and the store -------------------------------------------------
@@ -341,7 +337,7 @@ class Leader:
         self.conductor.drop("another leader has recorded a generation meanwhile")
         self.conductor.forget(found.deeds)
         return effects + self.inherit(
-            found, revision=event.revision, last=last, entered=True, lost=None, now=now
+            found, revision=event.revision, last=last, knows=_AS_RECORDED, lost=None, now=now
         )
 
     def on_step_committed(self, event: StepCommitted, now: float) -> list[Effect]:
@@ -364,15 +360,17 @@ class Leader:
         generation = self.conductor.generation
         if generation is None or not self.conductor.leaves or to != generation.leader:
             return []
+        if self.recovery.awaits_parting:
+            return []  # it goes last of those who go
         self._passed = generation.number
-        return self.voice.to([to], self.handover(now))
+        past = handed_over(self.conductor, self.recovery.owing, self.voice, now)
+        return [*self.voice.to([to], past), *self.parting.succeeded()]
 
     def _pass_on(self, effects: list[Effect], now: float) -> list[Effect]:
         """A failure may carry the switch out that leaves this leader out: its successor acts."""
         generation = self.conductor.generation
         if generation is None or not self.conductor.leaves or self._passed == generation.number:
             return effects
-        self._passed = generation.number
         return [*effects, *self.hand_over(now, to=generation.leader)]
 
     # -- small things ----------------------------------------------------------------------

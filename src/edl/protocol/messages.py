@@ -221,6 +221,14 @@ class HandoverTaken:
     worker: WorkerId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeeded:
+    """The leader stayed for one step only, and hands its office to this worker: turn to it."""
+
+    generation: int
+    worker: WorkerId
+
+
 Message = (
     Register
     | Hail
@@ -241,6 +249,7 @@ Message = (
     | Leaving
     | Handover
     | HandoverTaken
+    | Succeeded
     | ScaleOut
     | ScaleIn
     | Migrate
@@ -304,6 +313,7 @@ __all__ = [
     "StopJob",
     "Stuck",
     "Subscribe",
+    "Succeeded",
     "Switched",
     "Undo",
     "Undone",

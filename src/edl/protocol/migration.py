@@ -1,11 +1,10 @@
-"""A migration of more than a few workers, which takes two changes of generation.
+"""A migration: one change of generation that both adds and removes.
 
 Newcomers have no share in their first step. If the leavers were gone by then, those who stay would
-carry the whole batch alone, and nobody would where all of them leave. So everybody stays for that
-step: the first generation adds, the second one removes, and the requester hears one answer, after
-the second. In between the recorded generation says who is still to leave (`Generation.leaving`).
-Holds: whoever leads then, however it came to lead, finishes the request or knows that it is undone,
-by the store's record alone.
+carry the whole batch alone, and nobody would where all of them leave. So everybody is in the
+generation for its first step, and the recorded generation says who goes after it
+(`Generation.leaving`). Holds: whoever leads, however it came to lead, knows by the store's record
+and by who is left what becomes of the request.
 """
 
 from __future__ import annotations
@@ -18,12 +17,7 @@ from edl.protocol.adjustment import Adjustment
 from edl.protocol.recorded import Deed
 from edl.protocol.topology import Generation
 
-__all__ = ["costly", "judged", "owed", "taken_up"]
-
-
-def costly(leavers: int, *, of: int, bearable: float) -> bool:
-    """Whether a step without the leavers would take much longer than a usual one, or never end."""
-    return leavers >= of or leavers / (of - leavers) > bearable
+__all__ = ["judged", "owed", "taken_up"]
 
 
 def owed(generation: Generation, deeds: Iterable[Deed]) -> Deed | None:
@@ -48,13 +42,17 @@ def judged(generation: Generation, deeds: Iterable[Deed]) -> list[Deed]:
 
 
 def taken_up(deed: Deed, generation: Generation, settings: Settings, now: float) -> Adjustment:
-    """The second half of a migration in the hands of a leader that did not see the first."""
-    return Adjustment(
+    """A migration in the hands of a leader that did not see its switch: leavers still go."""
+    adjustment = Adjustment(
         request_id=deed.request_id,
         kind=deed.kind,
         expected={},
-        leavers=generation.leaving,
+        leavers=(),
         opened=now,
         settings=settings,
+        moving=deed.left,
         joined=deed.joined,
+        announced_at=now,
     )
+    adjustment.follow(generation, now)
+    return adjustment

@@ -55,6 +55,8 @@ class Mitigation:
         conductor, generation = self._conductor, self._conductor.generation
         if generation is None or conductor.leaves or conductor.over or self._recovery.busy:
             return []
+        if generation.leaving:
+            return []  # ranks are about to change
         if self._weigh_at is None:
             # Whoever led before may have changed shares; this leader has yet to see for itself.
             self._judge.presume(event.weights)

@@ -10,30 +10,10 @@ from __future__ import annotations
 from collections import deque
 
 from edl.config import Settings
+from edl.protocol import events as ev
 from edl.protocol import messages as m
-from edl.protocol.effects import Announce, Close, Dial, Effect, MayGo, Send
+from edl.protocol.effects import Announce, Close, Dial, Dismiss, Effect, LetGo, MayGo, Send
 from edl.protocol.election import Election, Known
-from edl.protocol.events import (
-    Broke,
-    ContextReady,
-    Entered,
-    Event,
-    GenerationSeen,
-    GroupFell,
-    GroupStands,
-    Heard,
-    JobOver,
-    KeyMade,
-    LeaderSeen,
-    PeerClosed,
-    PeerOpened,
-    RoundJoined,
-    StateSeen,
-    StepCommitted,
-    Swapped,
-    SwitchDecided,
-    Tick,
-)
 from edl.protocol.leader import Leader, tell_end
 from edl.protocol.liveness import Liveness
 from edl.protocol.standing import Standing
@@ -82,59 +62,69 @@ class Node:
         self._past: m.Handover | None = None
         self._predecessor: int | None = None
         self._before: WorkerId | None = None  # who led until this worker did
-        self._heir = False  # the present generation's leader, but not yet in office
         self._over = False
         self._may_go = False
         self.standing = Standing(self.worker)
         self._liveness = Liveness(settings.silence_s)
 
-    def step(self, event: Event, now: float) -> list[Effect]:
+    def step(self, event: ev.Event, now: float) -> list[Effect]:
         """Everything this worker's control side does about one event."""
         effects = self._on(event, now)
         return self._settle(effects, now)
 
     # -- routing ---------------------------------------------------------------------------
 
-    def _on(self, event: Event, now: float) -> list[Effect]:
+    def _on(self, event: ev.Event, now: float) -> list[Effect]:
         match event:
-            case Tick():
+            case ev.Tick():
                 return self._on_tick(now)
-            case Heard(peer=peer, message=message):
+            case ev.Heard(peer=peer, message=message):
                 return self._on_heard(peer, message, now)
-            case LeaderSeen(value=value, revision=revision):
+            case ev.LeaderSeen(value=value, revision=revision):
                 return self._on_leader_seen(value, revision, now)
-            case StateSeen(value=value) if value:
+            case ev.StateSeen(value=value) if value:
                 self.standing.ended = f"the job is {value.decode()}"
                 self.election.may_lead = False
                 return [MayGo()] if self._over else self.standing.leave_if_over()
-            case Swapped():
+            case ev.Swapped():
                 return self._on_swapped(event, now)
-            case PeerOpened(peer=peer):
+            case ev.PeerOpened(peer=peer):
                 return self._on_opened(peer)
-            case PeerClosed(peer=peer, why=why):
+            case ev.PeerClosed(peer=peer, why=why):
                 return self._on_closed(peer, why, now)
-            case ContextReady(context_s=context_s):
+            case ev.ContextReady(context_s=context_s):
                 self.worker.on_context_ready(context_s)
-            case KeyMade(generation=number, key=key, value=value):
+            case ev.KeyMade(generation=number, key=key, value=value):
                 self.worker.on_key_made(number, key, value)
-            case GroupStands(number=number, build_s=build_s):
+            case ev.GroupStands(number=number, build_s=build_s):
                 return self.worker.on_group_stands(number, build_s)
-            case GroupFell(number=number, why=why):
+            case ev.GroupFell(number=number, why=why):
                 self.worker.on_group_fell(number, why)
-            case StepCommitted():
+            case ev.StepCommitted():
                 return self.leader.on_step_committed(event, now) if self.leader else []
-            case SwitchDecided():
+            case ev.SwitchDecided():
                 return self._on_switch_decided(event, now)
-            case Broke(generation=number, why=why):
+            case ev.Broke(generation=number, why=why):
                 return self._on_broke(number, why)
-            case GenerationSeen(value=value, revision=revision):
+            case ev.GenerationSeen(value=value, revision=revision):
                 return self._on_generation_seen(value, revision, now)
-            case Entered():
-                self._on_entered(event)
-            case RoundJoined(generation=number):
+            case ev.Entered():
+                self.election.may_lead = True
+                self.worker.on_entered(event)
+            case ev.RoundJoined(generation=number):
                 # Whoever led until now may be among those who have just left.
                 return self._turn_to(self.worker.prepared.get(number))
-            case JobOver():
+            case ev.Settled(generation=number):
+                self.election.may_lead = True
+                if self.worker.on_settled(number):
+                    self.standing.heir_of = number
+            case ev.Through(generation=number):
+                return self._on_through(number, now)
+            case ev.Parted(generation=number):
+                self.worker.on_parted(number)
+                # A leader goes when its successor has taken over; anyone else goes at once.
+                return [] if self.leader is not None else [MayGo()]
+            case ev.JobOver():
                 return self._on_job_over(now)
         return []
 
@@ -196,14 +186,14 @@ class Node:
             return [MayGo()]
         quiet: list[Effect] = [Announce(generation=0, switch_step=0, token=0)] if led else []
         here = self.worker.generation
-        if self._heir and here is not None and known.worker in here:
+        if self.standing.is_heir() and here is not None and known.worker in here:
             # Somebody else of this generation took the office that was meant for us.
-            self._heir = False
+            self.standing.heir_of = 0
             if self._over:
                 return [*quiet, MayGo()]
         return [*quiet, *self._follow(known.worker, known.address)]
 
-    def _on_swapped(self, event: Swapped, now: float) -> list[Effect]:
+    def _on_swapped(self, event: ev.Swapped, now: float) -> list[Effect]:
         if event.purpose == "generation" and event.value is not None:
             self.standing.take_note(event.value, event.revision)
         if event.purpose != "leader":
@@ -246,7 +236,7 @@ class Node:
             self._past = None
         elif self.standing.recorded is not None or self.worker.generation is not None:
             effects += self._inherit(self.leader, now)
-        effects += self.leader.on_job_over(now) if self._over else []
+        effects += self._end(self.leader, now) if self._over else []
         if old_link is not None:
             effects.append(Close(peer=old_link))
         self.worker.on_linked()
@@ -257,12 +247,15 @@ class Node:
 
     def _inherit(self, leader: Leader, now: float) -> list[Effect]:
         """The leader went without a word. Only a member of the last recorded generation leads."""
+        if self.worker.state is State.LEAVING:
+            # It has let the others go on without it since it asked for the key.
+            return [Dismiss(why="this worker has left the job", failed=False)]
         found, revision = self.standing.base()
         return leader.inherit(
             found,
             revision=revision,
             last=self.worker.last,
-            entered=self.standing.has_entered(found.generation),
+            knows=self.standing.knows(found.generation),
             lost=self._before,
             now=now,
         )
@@ -343,16 +336,23 @@ class Node:
     def _on_heard(self, peer: int, message: m.Message, now: float) -> list[Effect]:
         if isinstance(message, m.Handover):
             return self._on_handover(peer, message)
+        from_leader = peer == self._link
         if isinstance(message, m.HandoverTaken):
             self.leader = None
             return self.worker.out("it was scaled in") if self.worker.stuck else [MayGo()]
-        from_leader = peer == self._link
+        if isinstance(message, m.Succeeded):
+            here = self.worker.generation
+            same = here is not None and from_leader and here.number == message.generation
+            return self._turn_to(here.settled()) if here is not None and same else []
         if from_leader and self.following is not None:
             self._liveness.heard(self.following)
         if from_leader:
             return self.worker.on_message(message)
         if self.leader is not None:
             return self.leader.on_message(peer, message, now)
+        if isinstance(message, m.Ping) and self.standing.is_heir():
+            # Not in office yet, perhaps for want of a store; but whoever listens is no orphan.
+            return [Send(peer=peer, message=m.Pong(generation=0, worker=self.me.worker))]
         if isinstance(message, m.REQUESTS):
             return [Send(peer=peer, message=m.NotLeader(request_id=message.request_id))]
         if isinstance(message, _FOR_LEADER) and len(self._early) < _EARLY_LIMIT:
@@ -368,7 +368,7 @@ class Node:
 
     # -- the training thread ---------------------------------------------------------------
 
-    def _on_switch_decided(self, event: SwitchDecided, now: float) -> list[Effect]:
+    def _on_switch_decided(self, event: ev.SwitchDecided, now: float) -> list[Effect]:
         led = self.leader is not None
         target = self.worker.on_switch_decided(event.generation)
         if target is not None and target.number != event.generation:
@@ -382,7 +382,7 @@ class Node:
             self.election.may_lead = False
             return effects if led else [*effects, MayGo()]
         self.election.may_lead = True
-        self._heir = target.leader == self.me.worker
+        self.standing.heir_of = target.number if target.leader == self.me.worker else 0
         return [*effects, *self._turn_to(target)]
 
     def _turn_to(self, target: Generation | None) -> list[Effect]:
@@ -393,10 +393,18 @@ class Node:
             return []
         return self._follow(target.leader, target.member(target.leader).address)
 
+    def _on_through(self, number: int, now: float) -> list[Effect]:
+        goes = self.worker.on_through(number)
+        effects: list[Effect] = [LetGo(generation=number)] if goes else []
+        self.election.may_lead = self.election.may_lead and not goes
+        if self.leader is not None and self.worker.through == number:
+            effects += self.leader.parting.on_through(number, now)
+        return effects
+
     def _on_job_over(self, now: float) -> list[Effect]:
         if self.leader is not None:
-            return self.leader.on_job_over(now)
-        if self._heir and not self.standing.ended:
+            return self._end(self.leader, now)
+        if self.standing.is_heir() and not self.standing.ended:
             # The old leader still has to hand over: without us nobody would tell the end.
             self._over = True
             return []
@@ -405,14 +413,8 @@ class Node:
         # The leader may die before it has told the end; whoever is first tells it.
         return [tell_end(b"finished"), MayGo()]
 
-    def _on_entered(self, event: Entered) -> None:
-        self.election.may_lead = True
-        said = m.Switched(
-            generation=event.generation,
-            worker=self.me.worker,
-            step=event.step,
-            transfer_s=event.transfer_s,
-            transfer_bytes=event.transfer_bytes,
-            stop_s=event.stop_s,
-        )
-        self.worker.on_entered(said)
+    def _end(self, leader: Leader, now: float) -> list[Effect]:
+        here = self.worker.generation
+        # The closing round was made by those who stay: the others have gone before it.
+        told = leader.parting.on_own(here, now) if here is not None else []
+        return [*told, *leader.on_job_over(now)]

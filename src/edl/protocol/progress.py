@@ -3,7 +3,8 @@
 The training thread's own machine: it plans a step, judges the round that opened it, and commits
 it. Everything here is a function of records that everyone saw, so every worker of a generation
 comes to the same verdict at the same step. Holds: a switch announced in the record of step t-1
-happens at t for everybody; a step in which anyone left the loop counts for nobody.
+happens at t for everybody; who is `leaving` in a generation is out of it after its first committed
+step; a step in which anyone left the loop counts for nobody.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Progress:
         self.back = 0  # how many of them are at the front of its queue
         self.announced: Switch | None = None  # what the last round announced for later
         self._prepared: dict[int, Generation] = {}
+        self.generation: Generation = generation
         self._take_place(generation)
 
     # -- generations -----------------------------------------------------------------------
@@ -136,6 +138,13 @@ class Progress:
         self._take_place(generation)
         for number in [n for n in self._prepared if n <= generation.number]:
             del self._prepared[number]
+
+    def settle(self) -> None:
+        """The first step is committed: who stayed for it only is gone, and hands back its data."""
+        assert not self.entering
+        settled = self.generation = self.generation.settled()
+        self._workers = settled.workers()
+        self.ledger = self._settled.entered(self._workers)
 
     def _take_place(self, generation: Generation) -> None:
         # Drawn once per generation: a thousand members are too many to list at every step.

@@ -64,6 +64,8 @@ class Recovery:
         self.stage = Stage.IDLE
         self.lost: dict[WorkerId, str] = {}
         self.departed: set[WorkerId] = set()  # went in good order; nobody waits for them
+        self.owing: set[WorkerId] = set()  # of those who stayed for one step: not gone yet
+        self._torn = False  # one of them went before it had let the others go on
         self.target: Generation | None = None
         self.keys: dict[str, m.RendezvousKey] = {}
         self._suspects: dict[WorkerId, Suspect] = {}
@@ -88,10 +90,11 @@ class Recovery:
 
     def counted_on(self, generation: Generation) -> list[WorkerId]:
         """The others that training cannot go on without."""
-        if self.me not in generation:
-            return [generation.leader]
         gone = {self.me, *self.lost, *self.departed}
-        return [worker for worker in generation.workers() if worker not in gone]
+        owing = [worker for worker in sorted(self.owing) if worker not in gone]
+        if self.me not in generation:
+            return [generation.leader, *owing]
+        return [*(worker for worker in generation.workers() if worker not in gone), *owing]
 
     # -- something is wrong ----------------------------------------------------------------
 
@@ -103,6 +106,14 @@ class Recovery:
             self._ended.add(worker)
         if worker in self.lost or worker in self.departed:
             return []
+        generation = self.conductor.generation
+        if generation is not None and worker in generation.leaving and self.conductor.past_first:
+            # It had only to wait until everybody was past that step, and may have gone since.
+            self._suspects.pop(worker, None)
+            self.voice.peers.pop(worker, None)
+            self.departed.add(worker)
+            return self.begin(now)
+        self._torn = self._torn or worker in self.owing
         self.lost[worker] = why
         self._missing.append(worker)
         self._suspects.pop(worker, None)
@@ -119,6 +130,7 @@ class Recovery:
 
     def expect(self, workers: Iterable[WorkerId], now: float) -> None:
         """A new leader counts on these: whoever does not come to it in time is lost."""
+        self._ticked = now if self._ticked is None else self._ticked
         for worker in workers:
             if worker != self.me and worker not in self.voice.peers and worker not in self.lost:
                 why = "it has not come to the new leader"
@@ -170,6 +182,26 @@ class Recovery:
                 return self.on_stuck(message, now)
         return []
 
+    # -- those who stay for one step ---------------------------------------------------------
+
+    def on_settled(self, leavers: Iterable[WorkerId], now: float) -> list[Effect]:
+        """Newcomers are survivors now. Leavers have still to let the others go on."""
+        self.owing = {w for w in leavers if w not in self.lost and w not in self.departed}
+        for worker in self.owing & self._stuck.keys():
+            del self._stuck[worker]
+        return self.begin(now) if self.stage is Stage.BUILDING else []
+
+    @property
+    def awaits_parting(self) -> bool:
+        return bool(self.owing) and not self._torn
+
+    def on_torn(self, worker: WorkerId, now: float) -> list[Effect]:
+        """A leaver could not part in good order: some may wait for it without noticing."""
+        if worker not in self.owing:
+            return []
+        self._torn = True
+        return self.begin(now)
+
     def begin(self, now: float) -> list[Effect]:
         """Make the next generation of whoever is left of the last recorded one."""
         conductor = self.conductor
@@ -184,10 +216,13 @@ class Recovery:
         assert base is not None
         gone = self.lost.keys() | self.departed | conductor.strangers()
         if self.me not in base:
-            # It only waits for its successor. If that one is gone, the key must be free.
-            self.stage = Stage.IDLE
+            # It only waits for its successor, which must act now. If that one is gone, the key
+            # must be free.
+            self.stage, self._torn = Stage.IDLE, True
             free = Dismiss(why=f"its successor {base.leader} is lost", failed=False)
             return [*effects, free] if base.leader in gone else effects
+        self.owing.clear()
+        self._torn = False
         left = [w for w in base.workers() if w not in gone]
         why = "; ".join(f"{w} is lost: {self.lost[w]}" for w in self._missing)
         fell = m.Fell(generation=conductor.last_number, why=why or "collectives broke")
@@ -249,7 +284,9 @@ class Recovery:
 
     def _resume(self, target: Generation, now: float) -> list[Effect]:
         effects = self.conductor.on_mended(target, now)
-        self.stage, self._waiting, self._patience = Stage.RESUMING, set(target.workers()), 1
+        # Whoever goes after the first step says so by going.
+        waiting = set(target.settled().workers())
+        self.stage, self._waiting, self._patience = Stage.RESUMING, waiting, 1
         self._stuck.clear()
         why = "the job went on without this worker"
         out = m.Out(generation=target.number, why=why)
@@ -292,8 +329,7 @@ class Recovery:
         return effects
 
     def on_tick(self, now: float) -> list[Effect]:
-        reconnect_s = self.conductor.settings.reconnect_s
-        generation = self.conductor.generation
+        settings, generation = self.conductor.settings, self.conductor.generation
         effects: list[Effect] = []
         slept_s = now - self._ticked if self._ticked is not None else 0.0
         self._ticked = now
@@ -304,7 +340,9 @@ class Recovery:
                 for worker, suspect in self._suspects.items()
             }
         for worker, suspect in list(self._suspects.items()):
-            if now - suspect.since >= reconnect_s:
+            # While all train, nothing is wrong with one that is only on its way to a new leader.
+            well = not suspect.parted and not self.active
+            if now - suspect.since >= (settings.silence_s if well else settings.reconnect_s):
                 del self._suspects[worker]
                 # The others turn from a leader that leaves to its successor: no loss to anybody.
                 if generation is not None and worker in self.counted_on(generation):

@@ -9,13 +9,23 @@ can lead, so both go if nobody has led for long.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from edl.protocol.effects import BreakGroup, Effect
 from edl.protocol.recorded import Recorded, read_recorded
 from edl.protocol.topology import Generation
 from edl.protocol.worker import State, Worker
 
-__all__ = ["Standing"]
+__all__ = ["Knows", "Standing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knows:
+    """What a worker knows of the last recorded generation by itself."""
+
+    entered: bool  # it has moved there; if not, nobody has committed a step in it
+    settled: bool = False  # it has committed the step that some stay in it for
+    through: bool = False  # and so has everybody
 
 
 class Standing:
@@ -25,6 +35,7 @@ class Standing:
         self.worker = worker
         self.recorded: tuple[Recorded, int] | None = None
         self.ended = ""  # how the job ended; empty while it runs
+        self.heir_of = 0  # the generation whose office is handed to this worker
         self._ended_since: float | None = None
         self._alone_since: float | None = None
 
@@ -39,6 +50,11 @@ class Standing:
         """Whoever is absent from the last recorded generation leads nobody."""
         return self.recorded is None or self.worker.me.worker in self.recorded[0].generation
 
+    def is_heir(self) -> bool:
+        """The leader that the present generation was drawn with; the last one hands over to it."""
+        here = self.worker.generation
+        return here is not None and here.number == self.heir_of
+
     def may_lead(self) -> bool:
         """Nobody needs a leader any more once the job's end is told."""
         return self.is_eligible() and not self.ended
@@ -50,9 +66,15 @@ class Standing:
         assert self.worker.generation is not None
         return Recorded(generation=self.worker.generation, deeds=()), 0
 
-    def has_entered(self, generation: Generation) -> bool:
-        here = self.worker.generation
-        return here is not None and here.number >= generation.number
+    def knows(self, generation: Generation) -> Knows:
+        here, number = self.worker.generation, generation.number
+        if here is None:
+            return Knows(entered=False)
+        return Knows(
+            entered=here.number >= number,
+            settled=here.number == number and bool(generation.leaving) and not here.leaving,
+            through=self.worker.through == number,
+        )
 
     def leave_if_out(self) -> list[Effect]:
         """Whoever is absent from the last recorded generation exits; a leaver after its step."""
@@ -65,7 +87,9 @@ class Standing:
             return worker.out("the adjustment was undone") if known else []
         # A planned leave may still be taken back; until then this worker has a step to put in.
         planned = not last.mended and worker.left_out_of(last.number)
-        if last.number <= here.number or planned:
+        # The same number without this worker: everybody has committed the step it stayed for.
+        waits = last.number == here.number and not worker.stuck
+        if last.number < here.number or waits or planned:
             return []
         return worker.out("the job went on without this worker")
 

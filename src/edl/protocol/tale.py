@@ -63,6 +63,7 @@ class OpenSwitch:
     record: AdjustmentRecord
     age_s: float
     waiting: tuple[WorkerId, ...]
+    parting: tuple[WorkerId, ...]  # stayed for one step, and have not let the others go on yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

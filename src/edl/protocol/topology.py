@@ -7,7 +7,7 @@ order of the stayers never changes, newcomers come last, and shares add up to th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edl.types import Member, WorkerId
 
@@ -40,8 +40,8 @@ class Generation:
     mended: bool  # made of survivors after a failure: they compare how far they are and go on
     token: int
     request_id: str
-    # They stay for the newcomers' first step, so that it takes no longer than any other, and go
-    # with the next generation. A leader that finds them here owes their request that.
+    # They carry its first step with the others, so that it takes no longer than any other, and go
+    # after it: by rule, without a word. From then on the generation is `settled`.
     leaving: tuple[WorkerId, ...] = ()
     came: tuple[WorkerId, ...] = ()  # for whom they make room; without any they stay
 
@@ -71,6 +71,22 @@ class Generation:
     def elders(self) -> tuple[WorkerId, ...]:
         """Who was there before, if others are new; they alone have gradients in the first step."""
         return self.carriers(entering=True) if self.newcomers and not self.founding else ()
+
+    def settled(self) -> Generation:
+        """The same generation after its first step: who was leaving is gone, and nobody is new."""
+        if not self.leaving:
+            return self
+        stay = tuple(member for member in self.members if member.worker not in self.leaving)
+        workers = [member.worker for member in stay]
+        return replace(
+            self,
+            members=stay,
+            newcomers=(),
+            source=self.source if self.source in workers else workers[0],
+            leader=self.leader if self.leader in workers else workers[0],
+            leaving=(),
+            came=(),
+        )
 
 
 def draw_first(
@@ -102,7 +118,10 @@ def draw_next(
     token: int,
     request_id: str,
 ) -> Generation:
-    """The generation after one adjustment. Its leader is the present one, or the first stayer."""
+    """The generation after one adjustment. Its leader is the present one, or the first stayer.
+
+    Whoever is `leaving` is in it for its first step, and leads it if it leads now.
+    """
     gone = set(leavers)
     stayers = [member for member in current.members if member.worker not in gone]
     if not stayers:
@@ -113,8 +132,8 @@ def draw_next(
         number=number,
         members=(*stayers, *arriving),
         newcomers=tuple(m.worker for m in arriving),
-        # One sender only: two would halve each other's bandwidth.
-        source=stayers[0].worker,
+        # One sender only: two would halve each other's bandwidth. One that stays, if any does.
+        source=next((m.worker for m in stayers if m.worker not in leaving), stayers[0].worker),
         leader=leader,
         founding=False,
         mended=False,

@@ -18,6 +18,7 @@ from edl.protocol.effects import (
     Effect,
     OfferKey,
 )
+from edl.protocol.events import Entered
 from edl.protocol.messages import (
     Fell,
     Founded,
@@ -72,6 +73,7 @@ class Worker:
         self._switched: Switched | None = None
         self.last = 0  # the highest generation that this worker has heard of
         self.dead_upto = 0  # generations up to this number have fallen
+        self.through = 0  # the last one whose first step everybody has committed, if some then left
         self._left_out: set[int] = set()  # fallen ones that were to go on without this worker
         self._stuck: Stuck | None = None
 
@@ -186,12 +188,48 @@ class Worker:
         here = self.generation.number if self.generation else 0
         self.outbox.append(Leaving(generation=here, worker=self.me.worker))
 
-    def on_entered(self, said: Switched) -> None:
-        target = self.prepared.get(said.generation)
+    def on_entered(self, event: Entered) -> None:
+        target = self.prepared.get(event.generation)
         if target is not None:
             self._enter(target)
-        self._switched = said
-        self._say(said)
+        self._switched = Switched(
+            generation=event.generation,
+            worker=self.me.worker,
+            step=event.step,
+            transfer_s=event.transfer_s,
+            transfer_bytes=event.transfer_bytes,
+            stop_s=event.stop_s,
+        )
+        self._say(self._switched)
+
+    def on_settled(self, number: int) -> bool:
+        """The first step of a generation is committed here; a leaver waits for the others'.
+
+        True: with those who go its leader goes, too, and this worker is to lead.
+        """
+        target = self.prepared.get(number)
+        if target is not None:
+            self._enter(target)
+        here = self.generation
+        if here is None or here.number != number or self.me.worker in here.leaving:
+            return False
+        self.generation = here.settled()
+        return self.generation.leader == self.me.worker != here.leader
+
+    def on_through(self, number: int) -> bool:
+        """Everybody has committed the first step. True: this worker had only stayed for it."""
+        here = self.generation
+        if number <= self.dead_upto or here is None or here.number != number:
+            # The generation fell, and others may count on it; its training thread will notice.
+            return False
+        self.through = number
+        if self.me.worker not in here.leaving:
+            return False
+        self.state = State.LEAVING
+        return True
+
+    def on_parted(self, number: int) -> None:
+        self.outbox.append(Leaving(generation=number, worker=self.me.worker))
 
     def _enter(self, target: Generation) -> None:
         self.generation = target

@@ -77,6 +77,7 @@ class Agent:
         self.begun: Generation | None = None
         self.dismissal: Dismissal | None = None
         self.may_go = False
+        self.let_go = 0  # the generation whose others may go on without this worker
         self.changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._boards: dict[int, Board] = {}
@@ -187,6 +188,16 @@ class Agent:
             self.go()
         return begun
 
+    def wait_let_go(self, number: int) -> None:
+        """Until this worker may let the others go on without it. Raises GroupBroken if never."""
+
+        group = self.groups[number][1]
+        assert group is not None
+        with self.changed:
+            self.changed.wait_for(lambda: self.let_go == number or group.broken or self.may_go)
+            if self.let_go != number:
+                raise GroupBroken(group.broken or "this worker is dismissed")
+
     def go(self) -> NoReturn:
         """This worker is dismissed: say goodbye, and tell the script."""
         assert self.dismissal is not None
@@ -203,6 +214,8 @@ class Agent:
         built = self.groups.get(number)
         if built is not None and built[1] is not None:
             built[1].break_(why)
+            with self.changed:
+                self.changed.notify_all()
 
     def abandon(self) -> None:
         """The script failed: nobody must wait for this worker while its process ends."""
@@ -293,6 +306,10 @@ class Agent:
                     self.changed.notify_all()
             case fx.Dismiss():
                 self._dismiss(effect)
+            case fx.LetGo(generation=number):
+                with self.changed:
+                    self.let_go = number
+                    self.changed.notify_all()
             case fx.MayGo():
                 with self.changed:
                     self.may_go = True

@@ -123,6 +123,18 @@ class Group(StatePath, Protocol):
 
     def broadcast(self, tensor: Any, root: int) -> Pending: ...
 
+    def part(self, through: Callable[[], None]) -> Task[None]:
+        """After the first step, where some stay for it only: all say that they have committed it.
+
+        In the background: `through` is called when everybody has, and the task is done when
+        everybody's call has returned and everybody knows.
+        """
+        ...
+
+    def settle(self) -> None:
+        """From now on this is the group of those who go on; rank and size are theirs."""
+        ...
+
     def pair(self, source: int, target: int) -> StatePath:
         """From one rank to another; only these two use it."""
         ...

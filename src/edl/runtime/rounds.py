@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from edl.config import Settings
 from edl.errors import GroupBroken, Leave, UsageError
-from edl.protocol.events import SwitchDecided
+from edl.protocol.events import Parted, Settled, SwitchDecided, Through
 from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
 from edl.protocol.shards import Piece, amount
@@ -23,7 +23,7 @@ from edl.runtime.agent import Agent
 from edl.runtime.audit import audit_of
 from edl.runtime.clock import now
 from edl.runtime.drawing import Drawing
-from edl.runtime.framework import Exchange, Framework, Group, Transfer
+from edl.runtime.framework import Exchange, Framework, Group, Task, Transfer
 from edl.runtime.identity import Identity
 from edl.runtime.keeper import keeper_of
 from edl.runtime.mending import Act, Mender
@@ -71,6 +71,7 @@ class Rounds:
         self._left: bool | None = None
         self._pending: Generation | None = None
         self._moving: Callable[[], Transfer] | None = None  # state on its way, out or in
+        self._parting: Task[None] | None = None  # leavers let the others go on
         settings = identity.settings if identity else Settings()
         self._keeper = keeper_of(framework, settings)
         self.audit = audit_of(self.me) if identity else None
@@ -134,6 +135,7 @@ class Rounds:
         self._pending, self._void, self._left = None, False, None
         self.loop_closed = self.over = False
         moving, self._moving = self._moving, None
+        self._parting = None
         keeper = self._keeper
         try:
             group, act = self._mender.mend(
@@ -196,11 +198,62 @@ class Rounds:
             self._moving = self.framework.start_sending(self.group, snapshot)
 
     def _await_moved(self) -> None:
-        """Nobody may change the model while it travels, and nobody before it has arrived."""
+        """Nobody may change the model while it travels, nor before it has arrived, nor before those
+        who stayed for that have gone."""
+        self._await_parted()
         if self._moving is not None:
             moved, self._moving = self._moving, None
             with self.waiting():
                 self.teller.transfer = moved()
+
+    def _arrived(self, generation: Generation, group: Group) -> None:
+        """A generation's first step is committed: whoever was new has the state."""
+        if self.agent is not None and (generation.newcomers or generation.leaving):
+            self.agent.post(Settled(generation=generation.number))
+            self.agent.put_aside(group.drop_state)
+
+    def _settle(self) -> None:
+        """A first step is committed that some stayed for: they go, the others go on."""
+        agent, progress, group = self.agent, self.progress, self.group
+        assert agent is not None
+        assert progress is not None
+        assert group is not None
+        generation = progress.generation
+        number, leaves = generation.number, self.me in generation.leaving
+
+        def through() -> None:
+            agent.post(Through(generation=number))
+            if leaves:
+                agent.wait_let_go(number)
+
+        parting = group.part(through)
+        if not leaves:
+            self._parting = parting
+            progress.settle()
+            group.settle()
+            return
+        with self.waiting():
+            self._say_goodbye(agent, number, parting)
+        self.teller.mended()
+        self._depart("this worker was scaled in")
+
+    def _say_goodbye(self, agent: Agent, number: int, parting: Task[None]) -> None:
+        try:
+            parting.wait()
+        except GroupBroken as error:
+            if agent.let_go != number:
+                raise
+            # Nobody counts on this worker any more, but somebody may wait for its last word.
+            agent.broke(number, str(error))
+        agent.post(Parted(generation=number))
+
+    def _await_parted(self) -> None:
+        """Nothing is changed or completed before leavers have let the others go on: until then one
+        of them may still lead, and what it leads must be all there is of the job."""
+        if self._parting is not None:
+            parting, self._parting = self._parting, None
+            with self.waiting():
+                parting.wait()
 
     def _depart(self, why: str) -> None:
         assert self.agent is not None
@@ -216,6 +269,7 @@ class Rounds:
 
     def _end_loop(self, decided: Round) -> None:
         """Everyone sees the same round, so everyone's loop ends here."""
+        self._await_parted()
         self.plan, self._records = None, None
         self.teller.flush()
         self.over = decided.ended

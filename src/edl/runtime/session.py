@@ -16,7 +16,7 @@ from typing import Any
 
 from edl.errors import GroupBroken, Leave, UsageError
 from edl.protocol.events import JobOver
-from edl.protocol.progress import Ledger, Progress, StepPlan
+from edl.protocol.progress import Ledger, Progress, StepPlan, Verdict
 from edl.protocol.record import Kind, unpack
 from edl.runtime.entry import Entry, enter_alone, enter_job
 from edl.runtime.framework import Group, Relay
@@ -261,20 +261,21 @@ class Session(Rounds):
         if self.audit is not None:
             self.audit.committed(before, progress, decided)
         self._mender.committed()
-        if entering and progress.generation.newcomers and self.agent is not None:
-            self.agent.put_aside(group.drop_state)
+        if entering:
+            self._arrived(progress.generation, group)
         self.plan = None
         records, self._records = self._records, None
         self.teller.committed(progress, records, decided, entering=entering)
         if self._keeper is not None:
             self._keeper.boundary(progress, rank=group.rank)
-        if not self.ends_loop():
-            verdict = self._verdict(records)
-            if verdict.stop and self._keeper is not None:
-                with self._keeper.stopping(progress):
-                    self._decided(verdict)
-            elif verdict.stop or verdict.switch_to is not None:
+        verdict = self._verdict(records) if not self.ends_loop() else Verdict()
+        if verdict.stop and self._keeper is not None:
+            with self._keeper.stopping(progress):
                 self._decided(verdict)
+        elif verdict.stop or verdict.switch_to is not None:
+            self._decided(verdict)
+        elif entering and progress.generation.leaving:
+            self._settle()
 
     # -- loops -----------------------------------------------------------------------------
 
@@ -380,6 +381,7 @@ class Session(Rounds):
             exchange = self._launch(Kind.REDUCE, detail=detail)
             self.progress.judge([unpack(row) for row in exchange.result()])
             result = reduce(self.group)
+            self._await_parted()
         self._mender.done(Act(reduced=result))
         return result
 

@@ -65,6 +65,14 @@ POINTS: dict[str, tuple[type, str, bool]] = {
     "entering": (Session, "_commit", False),
     "levelled-in": (Plugin, "even_out", True),
     "entered": (Session, "_commit", True),
+    # a migration's leavers go
+    "settle": (Rounds, "_settle", False),
+    "settled": (Rounds, "_settle", True),
+    "through": (Agent, "wait_let_go", False),
+    "let-go": (Agent, "wait_let_go", True),
+    "goodbye": (Rounds, "_say_goodbye", True),
+    "parting": (Rounds, "_await_parted", False),
+    "parted": (Rounds, "_await_parted", True),
     # a change of leaders
     "handed": (Node, "_on_handover", False),
     "taken": (Leader, "take_over", True),
@@ -96,6 +104,8 @@ ONLY: dict[str, Callable[..., bool]] = {
     "switch": lambda rounds: rounds._pending is not None,
     "switched": lambda rounds: rounds._pending is not None,
     "moved": lambda rounds: rounds._moving is not None,
+    "parting": lambda rounds: rounds._parting is not None,
+    "parted": lambda rounds: rounds._parting is not None,
     "entering": lambda session: session.progress.entering,
     "levelled-in": lambda plugin, *_: plugin.session.progress.entering,
     "entered": lambda session: session.progress.entering,
