@@ -40,7 +40,14 @@ REMEMBERED = {
 }
 # The same, in worlds where workers are moved.
 REMEMBERED_MIGRATIONS = {
-    16: "a newcomer that hears of its new leader from a slow store only, and is called lost",
+    384: "one whose way to a successor is long, and that is called lost while all train",
+    934: "a successor that slept, and calls those lost that wait to be heard",
+}
+# The same, in worlds where workers are moved and die.
+REMEMBERED_BOTH = {
+    109: "a leaver that is lost before it has let the others go on, and that nobody counts on",
+    2079: "an heir that waits for the store, does not answer, and is called lost",
+    21017: "a leader that goes last, and waits for a leaver while its successor should act",
 }
 # The same, in worlds where workers die.
 REMEMBERED_CRASHES = {
@@ -131,6 +138,12 @@ def test_a_requester_that_gives_up_leaves_nothing_half_done(draw: Callable[[int]
 def test_a_migration_that_showed_a_bug_shows_it_no_more(seed: int) -> None:
     fault = faults_of(draw_migrations(seed), f"make seeded SEED='{seed} --migrate'")
     assert not fault, f"{REMEMBERED_MIGRATIONS[seed]}\n{fault}"
+
+
+@pytest.mark.parametrize("seed", sorted(REMEMBERED_BOTH))
+def test_a_crash_in_a_migration_that_showed_a_bug_shows_it_no_more(seed: int) -> None:
+    fault = faults_of(draw_crash_migrations(seed), f"make seeded SEED='{seed} --crash --migrate'")
+    assert not fault, f"{REMEMBERED_BOTH[seed]}\n{fault}"
 
 
 @pytest.mark.parametrize("founders", [1, 2, 3])

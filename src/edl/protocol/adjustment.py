@@ -162,7 +162,11 @@ class Adjustment:
         self.dropped = True
 
     def settle(self, generation: Generation) -> None:
-        """Everybody has committed the first step: newcomers are new no more, and leavers gone."""
+        """Everybody has committed the first step: newcomers are new no more, and leavers gone.
+
+        What a failure seemed to have undone before that was known stands.
+        """
+        self.dropped, self.why = False, ""
         self.joined = self.joined or tuple(sorted(self.expected))
         self.expected, self.generation = {}, generation
 

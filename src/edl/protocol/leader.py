@@ -363,7 +363,7 @@ class Leader:
         if self.recovery.awaits_parting:
             return []  # it goes last of those who go
         self._passed = generation.number
-        past = handed_over(self.conductor, self.recovery.owing, self.voice, now)
+        past = handed_over(self.conductor, self.recovery.owing - {self.me}, self.voice, now)
         return [*self.voice.to([to], past), *self.parting.succeeded()]
 
     def _pass_on(self, effects: list[Effect], now: float) -> list[Effect]:

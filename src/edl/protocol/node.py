@@ -398,7 +398,7 @@ class Node:
         effects: list[Effect] = [LetGo(generation=number)] if goes else []
         self.election.may_lead = self.election.may_lead and not goes
         if self.leader is not None and self.worker.through == number:
-            effects += self.leader.parting.on_through(number, now)
+            effects += self.leader.parting.on_through(number, now, goes=goes)
         return effects
 
     def _on_job_over(self, now: float) -> list[Effect]:

@@ -32,12 +32,17 @@ class Parting:
         """The leader's own training thread is past the first step, and has closed a round since."""
         return [] if here.leaving else self.on_through(here.number, now)
 
-    def on_through(self, number: int, now: float) -> list[Effect]:
-        """Everybody has committed the first step: newcomers are in, leavers are on their way."""
+    def on_through(self, number: int, now: float, *, goes: bool = False) -> list[Effect]:
+        """Everybody has committed the first step: newcomers are in, leavers are on their way.
+
+        `goes`: this leader is one of them, and claims nothing of the job any more.
+        """
         generation = self.conductor.generation
+        if goes:
+            self.recovery.let_go = number
         if generation is None or generation.number != number or not generation.leaving:
             return []
-        return [*self.conductor.settle(), *self.recovery.on_settled(generation.leaving, now)]
+        return [*self.conductor.settle(), *self.recovery.on_settled(generation, now)]
 
     def on_leaving(self, message: m.Leaving, now: float) -> list[Effect]:
         """A worker goes in good order; after a first step everybody has committed that by then."""
@@ -55,10 +60,15 @@ class Parting:
             self.recovery.owing.clear()
 
     def on_stuck(self, message: m.Stuck, now: float) -> list[Effect]:
-        """A leaver could not part in good order; some may wait for it without noticing."""
+        """A leaver could not part in good order; some may wait for it without noticing.
+
+        It hears that it is out when the job goes on without it, and not before: if it has not let
+        the others go on, it may be the one that does.
+        """
+        if message.worker in self.recovery.owing:
+            return self.recovery.on_torn(now)
         out = m.Out(generation=message.generation, why="it was scaled in")
-        told = self.voice.to([message.worker], out)
-        return [*self.recovery.on_torn(message.worker, now), *told]
+        return self.voice.to([message.worker], out)
 
     def succeeded(self) -> list[Effect]:
         """To those who still listen to a leader that stayed for one step: turn to its successor.

@@ -66,6 +66,8 @@ class Recovery:
         self.departed: set[WorkerId] = set()  # went in good order; nobody waits for them
         self.owing: set[WorkerId] = set()  # of those who stayed for one step: not gone yet
         self._torn = False  # one of them went before it had let the others go on
+        self._whole: Generation | None = None  # with them
+        self.let_go = 0  # the generation whose others may go on without this leader
         self.target: Generation | None = None
         self.keys: dict[str, m.RendezvousKey] = {}
         self._suspects: dict[WorkerId, Suspect] = {}
@@ -184,9 +186,10 @@ class Recovery:
 
     # -- those who stay for one step ---------------------------------------------------------
 
-    def on_settled(self, leavers: Iterable[WorkerId], now: float) -> list[Effect]:
+    def on_settled(self, whole: Generation, now: float) -> list[Effect]:
         """Newcomers are survivors now. Leavers have still to let the others go on."""
-        self.owing = {w for w in leavers if w not in self.lost and w not in self.departed}
+        self._whole = whole
+        self.owing = {w for w in whole.leaving if w not in self.lost and w not in self.departed}
         for worker in self.owing & self._stuck.keys():
             del self._stuck[worker]
         return self.begin(now) if self.stage is Stage.BUILDING else []
@@ -195,10 +198,8 @@ class Recovery:
     def awaits_parting(self) -> bool:
         return bool(self.owing) and not self._torn
 
-    def on_torn(self, worker: WorkerId, now: float) -> list[Effect]:
-        """A leaver could not part in good order: some may wait for it without noticing."""
-        if worker not in self.owing:
-            return []
+    def on_torn(self, now: float) -> list[Effect]:
+        """A leaver could not part in good order."""
         self._torn = True
         return self.begin(now)
 
@@ -215,6 +216,14 @@ class Recovery:
         base = conductor.generation
         assert base is not None
         gone = self.lost.keys() | self.departed | conductor.strangers()
+        whole, self._whole = self._whole, None
+        if self.me not in base and whole is not None and self.let_go != whole.number:
+            # Nobody has gone on without this leader; if they are all lost, it stays.
+            if gone.issuperset(base.workers()):
+                conductor.enter(whole)
+                base = whole
+            else:
+                self._whole = whole
         if self.me not in base:
             # It only waits for its successor, which must act now. If that one is gone, the key
             # must be free.
