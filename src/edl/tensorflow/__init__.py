@@ -63,10 +63,10 @@ from edl.runtime.partitions import Partition, Shard
 from edl.tensorflow.dataset import Loader as _Loader
 from edl.tensorflow.dataset import Shards as _Shards
 from edl.tensorflow.fit import Callback as _Callback
-from edl.tensorflow.traced import Function as _Function
 from edl.tensorflow.optimizer import elastic as _elastic
 from edl.tensorflow.plugin import Plugin as _Plugin
 from edl.tensorflow.registered import holder_of as _holder_of
+from edl.tensorflow.traced import Function as _Function
 
 __all__ = [
     "SHARD",

@@ -20,8 +20,8 @@ from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from edl.errors import UsageError
 from edl.plugin.loader import Loader as BaseLoader
 from edl.runtime.shards import ShardGenerator
-from edl.tensorflow.traced import signature_of
 from edl.tensorflow.plugin import Plugin
+from edl.tensorflow.traced import signature_of
 
 __all__ = ["Batches", "Loader", "Shards", "Stepped"]
 
