@@ -7,6 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.servers import Etcd, ZooKeeper
+from tests.integration.conftest import log, start, template
+
+# Plug-ins are judged by real jobs, which are started as in tests/integration.
+__all__ = ["etcd_server", "log", "start", "template", "zookeeper_server"]
 
 
 @pytest.fixture(scope="session")

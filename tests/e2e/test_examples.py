@@ -90,6 +90,17 @@ def test_digits_trains_under_edl_run_and_its_workers_end_alike(home: Path) -> No
     assert ends[0]["fingerprint"] == ends[1]["fingerprint"]
 
 
+def test_plain_trains_alone_and_with_workers_that_end_alike(home: Path) -> None:
+    said = python(EXAMPLES / "plain.py", "--epochs", "12")
+    assert "after 180 steps" in said
+    assert float(said.split()[2]) > 0.85
+    job = run(str(EXAMPLES / "plain.py"), "--epochs", "3", workers=2)
+    assert job.wait(PATIENCE_S).state == "finished"
+    ends = [line for worker in ("w0", "w1") for line in job.logs(worker) if "after 45" in line]
+    assert len(ends) == 2
+    assert ends[0] == ends[1]
+
+
 def test_the_judgement_notices_lost_and_repeated_samples(tmp_path: Path) -> None:
     lines = [
         {"what": "began", "generation": 1, "epoch": 0, "step": 0, "indexes": [0, 1, 2]},

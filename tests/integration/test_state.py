@@ -234,6 +234,24 @@ def test_another_model_is_refused() -> None:
         receiver.start_receiving(groups[1])
 
 
+def test_a_learning_rate_that_the_script_sets_in_the_first_step_stays() -> None:
+    states = []
+    for seed in (1, 2):
+        model = net(seed)
+        states.append(State([model], [torch.optim.SGD(model.parameters(), lr=0.5)], []))
+    groups = build_ring(2, newcomers=1)
+    finish = states[0].start_sending(groups[0], {"step": 7})
+    (received,) = in_threads([lambda: states[1].start_receiving(groups[1])])
+    mine = states[1].optimizers[0].param_groups[0]
+    assert mine["lr"] == 0.5
+    # As in a loop's body, on every worker, while the state still travels.
+    for state in states:
+        state.optimizers[0].param_groups[0]["lr"] = 0.25
+    in_threads([finish, received[1]])
+    assert mine["lr"] == 0.25
+    assert_same(everything(states[1]), everything(states[0]))
+
+
 @pytest.mark.parametrize("hooked", [False, True])
 def test_a_newcomers_optimizer_makes_its_state_beforehand(hooked: bool) -> None:
     model = torch.nn.Linear(4, 3)

@@ -6,7 +6,10 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = "protocol|policy|torch|runtime|store|wire|launch|cli|collective|simulator|scheduler"
+ROOMS = (
+    "protocol|policy|plain|torch|plugin|data|collective|runtime|store|wire|launch|cli|simulator|"
+    "scheduler"
+)
 TESTS = "unit|integration|e2e|seeded|contract|tidy|scenarios|paper|browser"
 
 

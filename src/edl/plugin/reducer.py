@@ -31,6 +31,7 @@ class ArrayReducer(Reducing):
         self._narrow = reduction.narrow
         self._adapter = adapter
         self._buckets: list[ArrayBucket] | None = None
+        self._names: set[str] = set()  # of what is in the buckets
         self._given: dict[str, Array] = {}
         # Of earlier micro-batches: what the first call in each gave, the second one, and so on.
         self._sums: list[dict[str, Array]] = []
@@ -64,6 +65,9 @@ class ArrayReducer(Reducing):
                 return _zeros(given)
             given = whole
         session.computed()
+        if not given.keys() <= self._names:
+            # A model that is built when it is first used has other variables now.
+            self._buckets = None
         self._given.clear()
         self._given.update(given)
         self.begin_reduction()
@@ -96,10 +100,6 @@ class ArrayReducer(Reducing):
         if self._buckets is not None:
             self.prepare(relay, self._buckets)
 
-    def forget(self) -> None:
-        """There are other parameters now: buckets are made anew."""
-        self._buckets = None
-
     def abandon(self) -> None:
         """A peer is lost. What was launched may still write into the buckets: leave them to it."""
         self._buckets, self._work = None, []
@@ -114,6 +114,7 @@ class ArrayReducer(Reducing):
 
             self.compression = torch_dtype(self._narrow) if self._narrow else None
             known = [v for v in self._adapter.variables() if v.kind is Kind.PARAMETER]
+            self._names = {variable.name for variable in known}
             self._buckets = list(bucketed(known, self._given, self.bucket_bytes))
         return self._buckets
 

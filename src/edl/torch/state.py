@@ -186,7 +186,11 @@ class State:
                 if arrived.data_ptr() != mine[key].data_ptr():
                     mine[key].data.copy_(arrived)
         for optimizer, skeleton in zip(self.optimizers, manifest["optimizers"], strict=True):
+            # Rates came early, and the script may have set them for its first step since.
+            rates = [_plain_options(group) for group in optimizer.param_groups]
             load_optimizer(optimizer, unflatten(skeleton, tensors))
+            for group, mine in zip(optimizer.param_groups, rates, strict=False):
+                group.update({key: v for key, v in mine.items() if _is_rate(group.get(key))})
         if not manifest["light"]:
             self._install_registered(manifest, tensors)
 
@@ -228,6 +232,15 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         optimizer.state[parameters[index]] = values
 
 
+def _is_rate(value: object) -> bool:
+    """A plain number among a group's options, which a script may set at every step."""
+    return isinstance(value, (bool, int, float))
+
+
+def _plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if _is_rate(value)}
+
+
 def _load_rates(optimizer: torch.optim.Optimizer, skeleton: Any) -> None:
     """The groups' plain numbers, ahead of the state; a tensor among them comes with the rest."""
     plain: list[torch.Tensor] = []
@@ -236,5 +249,5 @@ def _load_rates(optimizer: torch.optim.Optimizer, skeleton: Any) -> None:
         return
     for mine, theirs in zip(optimizer.param_groups, values["rows"], strict=False):
         for key, value in theirs["pairs"]:
-            if key in mine and key != "params" and isinstance(value, (bool, int, float)):
+            if key in mine and key != "params" and _is_rate(value):
                 mine[key] = unflatten(value, plain)

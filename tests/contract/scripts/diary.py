@@ -34,7 +34,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--bucket-mb", type=float, default=25.0)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a whole batch takes")
     parser.add_argument("--until", default="", help="go on until this file exists")
+    parser.add_argument("--lose", default="", help="gradient:STEP or commit:STEP, see `lose`")
+    # By default each worker's own: everyone takes the first leader's model.
+    parser.add_argument("--seed", type=int, default=os.getpid())
     return parser.parse_args()
+
+
+def weights(seed: int) -> dict[str, Any]:
+    """The model's first weights, the same under every framework: `w` is inputs by outputs."""
+    rng = np.random.default_rng(seed)
+    return {
+        "w1": rng.standard_normal((FEATURES, HIDDEN), dtype=np.float32) / 4,
+        "b1": np.zeros(HIDDEN, np.float32),
+        "w2": rng.standard_normal((HIDDEN, CLASSES), dtype=np.float32) / 5,
+        "b2": np.zeros(CLASSES, np.float32),
+    }
 
 
 def data(samples: int) -> tuple[Any, Any, Any]:
@@ -42,6 +56,51 @@ def data(samples: int) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(7)
     inputs = rng.standard_normal((samples, FEATURES), dtype=np.float32)
     return inputs, rng.integers(0, CLASSES, samples), np.arange(samples)
+
+
+def lose(what: str, at: int) -> None:
+    """Let one collective of step `at` break, though nobody dies.
+
+    A gradient: worker w1 does not get to see the end of a reduction that all others have seen.
+    A commit: everybody's step breaks when its update is made already.
+    """
+    from edl.collective.gloo import GlooGroup
+    from edl.errors import GroupBroken
+    from edl.plugin import face
+    from edl.runtime.session import Session
+
+    class Lost:
+        def __init__(self, work: Any) -> None:
+            self._work = work
+
+        def wait(self) -> None:
+            self._work.wait()
+            raise GroupBroken("lost on purpose")
+
+    reduce: Callable[..., Any] = GlooGroup.all_reduce
+    commit: Callable[..., Any] = Session._commit
+    left = [what]
+
+    def lossy(group: Any, tensor: Any, op: str = "sum") -> Any:
+        work = reduce(group, tensor, op)
+        if left and face.step() == at:
+            left.clear()
+            return Lost(work)
+        return work
+
+    def broken(session: Any) -> None:
+        if left and face.step() == at:
+            left.clear()
+            raise GroupBroken("lost on purpose")
+        commit(session)
+
+    place: tuple[type, str, Any] | None = None
+    if what == "commit":
+        place = Session, "_commit", broken
+    elif os.environ.get("EDL_WORKER") == "w1":
+        place = GlooGroup, "all_reduce", lossy
+    if place is not None:
+        setattr(*place)
 
 
 class Schedule:
@@ -69,6 +128,9 @@ class Diary:
         self._edl = edl
         self._options = options
         self._look = look
+        if options.lose:
+            what, step = options.lose.split(":")
+            lose(what, int(step))
 
     def intent(self, indexes: Iterable[int], loss: float) -> None:
         edl = self._edl

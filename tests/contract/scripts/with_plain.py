@@ -1,38 +1,20 @@
 """A small network with momentum and a running mean, in NumPy alone."""
 
-import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import edl.plain as edl
-from tests.contract.scripts.diary import (
-    CLASSES,
-    FEATURES,
-    HIDDEN,
-    MOMENTUM,
-    Diary,
-    Schedule,
-    data,
-    parse,
-)
+from tests.contract.scripts.diary import FEATURES, MOMENTUM, Diary, Schedule, data, parse, weights
 
 
 def main() -> None:
     options = parse()
     edl.init(bucket_mb=options.bucket_mb)
-    # Unseeded: everyone takes the first leader's model.
-    rng = np.random.default_rng(os.getpid())
-    model: dict[str, Any] = {
-        "w1": rng.standard_normal((FEATURES, HIDDEN)).astype(np.float32) / 4,
-        "b1": np.zeros(HIDDEN, np.float32),
-        "w2": rng.standard_normal((HIDDEN, CLASSES)) / 5,
-        "b2": np.zeros(CLASSES),
-    }
+    model = weights(options.seed)
     moments = {f"m_{name}": np.zeros_like(array) for name, array in model.items()}
     mean = np.zeros(FEATURES, np.float32)
     edl.share(**model)
