@@ -21,11 +21,10 @@ from edl.errors import UsageError
 from edl.plugin.loader import Loader as BaseLoader
 from edl.runtime.shards import ShardGenerator
 from edl.tensorflow.plugin import Plugin
-from edl.tensorflow.traced import signature_of
+from edl.tensorflow.traced import STAND_IN, blank, signature_of
 
 __all__ = ["Batches", "Loader", "Shards", "Stepped"]
 
-_STAND_IN = 2
 Collate = Callable[[list[Any]], Any]
 
 
@@ -166,12 +165,14 @@ class Batches(Stepped):
 
     def stand_in(self) -> Any:
         if isinstance(self._source, tf.data.Dataset):
-            return tf.nest.map_structure(_blank, self._source.element_spec)
+            return tf.nest.map_structure(
+                lambda spec: blank(spec, STAND_IN), self._source.element_spec
+            )
         if callable(self._source):
             from edl.runtime.partitions import shard_of
 
             parts = self._shards.partitions
-            shard = shard_of(parts, 0, 0, min(_STAND_IN, parts[0].length), epoch=0)
+            shard = shard_of(parts, 0, 0, min(STAND_IN, parts[0].length), epoch=0)
             return _tensors(stacked(list(self._source(shard))))
         return None
 
@@ -204,10 +205,3 @@ def _tensors(batch: Any) -> Any:
 def _empty(spec: Any) -> Any:
     shape = [0 if size is None else size for size in spec.shape]
     return np.zeros(shape, spec.dtype.as_numpy_dtype)
-
-
-def _blank(spec: Any) -> Any:
-    shape = [size or 1 for size in spec.shape]
-    if spec.dtype == tf.string:
-        return tf.fill([_STAND_IN, *shape], "")
-    return tf.zeros([_STAND_IN, *shape], spec.dtype)

@@ -9,6 +9,8 @@ same script.
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,6 +43,9 @@ class Models:
         self._found: dict[str, Any] = {}
         self._variables: list[Variable] = []
         self._names: dict[Any, str] = {}
+        self._statistics: set[str] = set()
+        self._places: weakref.WeakValueDictionary[str, Array] = weakref.WeakValueDictionary()
+        self._ready: dict[str, Array] = {}  # places that were made for a state that will come
 
     def add_model(self, model: Any) -> None:
         if any(model is known for known in self.models):
@@ -84,6 +89,7 @@ class Models:
             dtype = np.dtype(tf.as_dtype(own.dtype).as_numpy_dtype)
             shape = tuple(int(size) for size in own.shape)
             self._variables.append(Variable(name=name, kind=kind, shape=shape, dtype=dtype))
+        self._statistics = {v.name for v in self._variables if v.kind is Kind.BUFFER}
 
     def _each(self) -> Iterator[tuple[Any, Kind, str]]:
         for model in self.models:
@@ -114,9 +120,29 @@ class Models:
         return array
 
     def place(self, name: str) -> Array | None:
-        return None
+        """The variable's own memory; not a statistic's, which changes in a newcomer's first step.
+
+        As long as it is held, an update would move the variable out of it: nobody updates a model
+        that is being received.
+        """
+        place = self._places.get(name)
+        if place is None and name not in self._statistics:
+            place = self._ready.pop(name, None)
+            if place is None:
+                place = _memory_of(self._found[name])
+            if place is not None:
+                self._places[name] = place
+        return place
+
+    def make_places(self) -> None:
+        """Now, since it takes a while."""
+        for variable in self._variables:
+            place = self.place(variable.name)
+            if place is not None:
+                self._ready[variable.name] = place
 
     def write(self, name: str, value: Array) -> None:
+        self._ready.pop(name, None)
         # A tensor of a numpy array is a copy of it.
         self._found[name].assign(tf.convert_to_tensor(value))
 
@@ -158,6 +184,27 @@ class Models:
             if weights:
                 found += [_plain(v) for v in model.variables if key_of(v) not in weights]
         return found
+
+
+def _memory_of(variable: Any) -> Array | None:
+    """A variable's memory, to be written to; None: it cannot be had.
+
+    First the variable is given memory of its own: TensorFlow lets variables share it until one of
+    them is changed.
+    """
+    value = tf.raw_ops.DeepCopy(
+        x=tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+    )
+    variable.assign(value)
+    mine: Array = np.asarray(value)
+    now: Array = np.asarray(
+        tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+    )
+    if not mine.nbytes or now.ctypes.data != mine.ctypes.data:
+        return None
+    memory = (ctypes.c_uint8 * mine.nbytes).from_address(mine.ctypes.data)
+    memory.kept = value  # type: ignore[attr-defined]  # for as long as the memory is used
+    return np.frombuffer(memory, np.uint8).view(mine.dtype).reshape(mine.shape)
 
 
 def _is_variable(value: Any) -> bool:

@@ -88,13 +88,13 @@ class _Crossing:
             return self._at_once(tensors, names)
         # Not before there are gradients: the answer may have to wait for other workers.
         with tf.control_dependencies(tensors):
-            mode = tf.numpy_function(self._ask, [], tf.int32)
+            mode = tf.numpy_function(self._asked, [], tf.int32)
         mode.set_shape(())
 
         def by_workers() -> list[Any]:
             dtypes = [tensor.dtype for tensor in tensors]
             may, *common = tf.numpy_function(
-                lambda *arrays: self._reduce(names, arrays), tensors, [tf.bool, *dtypes]
+                lambda *arrays: self._given(names, arrays), tensors, [tf.bool, *dtypes]
             )
             may.set_shape(())
             for after, before in zip(common, tensors, strict=True):
@@ -114,10 +114,26 @@ class _Crossing:
         may, *common = self._reduce(names, [np.asarray(tensor) for tensor in tensors])
         return bool(may), [tf.convert_to_tensor(array) for array in common]
 
+    # TensorFlow would make a text of an exception, and go on as a failed script does.
+
+    def _asked(self) -> np.int32:
+        try:
+            return self._ask()
+        except BaseException as error:
+            self._plugin.raised = error
+            return _SKIP
+
+    def _given(self, names: Sequence[str], arrays: Sequence[Array]) -> list[Any]:
+        try:
+            return self._reduce(names, arrays)
+        except BaseException as error:
+            self._plugin.raised = error
+            return [np.False_, *arrays]
+
     def _ask(self) -> np.int32:
         plugin = self._plugin
         if plugin.rehearsing:
-            return _SKIP
+            return _REDUCE
         plugin.session.ensure_open()
         if plugin.crosses():
             return _REDUCE
@@ -125,6 +141,8 @@ class _Crossing:
         return _UPDATE if self._may_update() else _SKIP
 
     def _reduce(self, names: Sequence[str], arrays: Sequence[Array]) -> list[Any]:
+        if self._plugin.rehearsing:
+            return [np.True_, *arrays]
         common = self._plugin.reduce_tensors(names, arrays)
         return [np.bool_(self._may_update()), *common]
 

@@ -36,6 +36,7 @@ class Plugin(ArrayPlugin):
         self.feed: Stepped | None = None
         self.rehearsal: Callable[[], None] | None = None
         self.rehearsing = False
+        self.raised: BaseException | None = None  # in a traced function, where nobody sees it
         self._lent: list[weakref.ref[Array]] = []
 
     # -- models ----------------------------------------------------------------------------
@@ -62,20 +63,29 @@ class Plugin(ArrayPlugin):
                 )
         return [self.models.name_of(variable) for variable in variables]
 
+    def before_commit(self) -> None:
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raise raised
+        super().before_commit()
+
     # -- a newcomer ------------------------------------------------------------------------
 
     def warm_up(self) -> None:
         self._rehearse()
         super().warm_up()
+        self.models.make_places()
 
     def _rehearse(self) -> None:
-        """Tracing a function and running it first takes seconds: now, while nobody waits."""
+        """Tracing a function and running it first takes seconds: now, while nobody waits.
+
+        The update too: what it does to the model does not matter, for the job's is received.
+        """
         self.rehearsing = True
         try:
             batch = self.feed.stand_in() if self.feed is not None and traced.made else None
-            if batch is not None:
-                for step in traced.made:
-                    step.rehearse(batch)
+            for step in traced.made:
+                step.rehearse(batch)
             if self.rehearsal is not None:
                 self.rehearsal()
         finally:

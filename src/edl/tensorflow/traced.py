@@ -3,7 +3,7 @@
 A worker's batch changes its size with every generation, and TensorFlow traces a function anew for
 each shape that it has not seen. Owns: the functions made by `edl.function`; each is traced for
 batches of any size. Holds: a new worker has traced and run them before it enters its job, on
-samples that do not count and without updating anything.
+samples that do not count and a model that it will be given anew.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["Function", "made", "signature_of"]
+__all__ = ["STAND_IN", "Function", "blank", "made", "signature_of"]
 
 log = logging.getLogger(__name__)
+
+# Rows of a batch that does not count; two, for BatchNorm's sake.
+STAND_IN = 2
 
 made: list[Function] = []
 
@@ -46,21 +49,27 @@ class Function:
         """How often it was traced so far."""
         return 0 if self._traced is None else int(self._traced.experimental_get_tracing_count())
 
-    def rehearse(self, batch: Any) -> bool:
-        """Trace and run it on a batch. False: it takes something else than the loader's batch."""
+    def rehearse(self, batch: Any) -> None:
+        """Trace and run it on a batch of the loader's; None: nobody knows what one looks like."""
+        signature = self._options.get("input_signature")
+        if signature is not None:
+            self(*tf.nest.map_structure(blank, tuple(signature)))
+            return
         args = batch if isinstance(batch, tuple) else (batch,)
+        why = "" if batch is not None else "no edl.DataLoader or batches() feeds it"
         try:
             inspect.signature(self._step).bind(*args)
         except TypeError as error:
-            log.warning(
-                "join.not_rehearsed function=%s why=%s; it is traced in this worker's first step, "
-                "and the others wait meanwhile",
-                getattr(self._step, "__name__", "?"),
-                error,
-            )
-            return False
-        self(*args)
-        return True
+            why = str(error)
+        if not why:
+            self(*args)
+            return
+        log.warning(
+            "join.not_rehearsed function=%s why=%s; it is traced in this worker's first step, and "
+            "the others wait meanwhile; an input_signature would help",
+            getattr(self._step, "__name__", "?"),
+            why,
+        )
 
     def _told(self, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
         if "input_signature" in self._options:
@@ -73,6 +82,16 @@ class Function:
 
 def _is_tensor(value: Any) -> bool:
     return tf.is_tensor(value) or hasattr(value, "__array_interface__")
+
+
+def blank(spec: Any, rows: int | None = None) -> tf.Tensor:
+    """A tensor of zeros; of so many rows of this kind, or of two where their number is open."""
+    sizes = [size or 1 for size in spec.shape]
+    if rows is not None:
+        sizes = [rows, *sizes]
+    elif sizes and spec.shape[0] is None:
+        sizes[0] = STAND_IN
+    return tf.fill(sizes, "") if spec.dtype == tf.string else tf.zeros(sizes, spec.dtype)
 
 
 def signature_of(batch: Any) -> Any:

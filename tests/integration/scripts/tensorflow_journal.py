@@ -104,6 +104,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--micro-batch", type=int, default=None)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a whole batch takes")
     parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--inter-op", type=int, default=0, help="TensorFlow's threads")
     return parser.parse_args()
 
@@ -171,6 +172,8 @@ def main() -> None:
     if options.inter_op:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op)
     edl.init(bucket_mb=0.002)
+    if options.seed:
+        keras.utils.set_random_seed(options.seed)
     model = build(options)
     optimizer = edl.Optimizer(optimizer_of(options), model=model)
     found = opened(options)
