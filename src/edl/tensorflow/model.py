@@ -204,7 +204,8 @@ def _memory_of(variable: Any) -> Array | None:
         return None
     memory = (ctypes.c_uint8 * mine.nbytes).from_address(mine.ctypes.data)
     memory.kept = value  # type: ignore[attr-defined]  # for as long as the memory is used
-    return np.frombuffer(memory, np.uint8).view(mine.dtype).reshape(mine.shape)
+    row: Array = np.ctypeslib.as_array(memory)
+    return row.view(mine.dtype).reshape(mine.shape)
 
 
 def _is_variable(value: Any) -> bool:

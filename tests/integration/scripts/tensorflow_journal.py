@@ -106,6 +106,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--inter-op", type=int, default=0, help="TensorFlow's threads")
+    parser.set_defaults(lose="")  # nobody dies by its own hand here
     return parser.parse_args()
 
 
