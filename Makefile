@@ -54,13 +54,13 @@ check: $(VENV)/.stamp-dev  ## Lint, types and house style: ruff, mypy strict, te
 servers:  ## Install etcd, ZooKeeper and Chromium, which tests start, where they are missing
 	@.ci/servers.sh
 
-test: check servers  ## check, then every test that is not marked slow
+test: check servers $(VENV)/.stamp-tensorflow  ## check, then every test that is not marked slow
 	$(call run_tests,$(FIRST_DIRS),-n 2 $(NOT_SLOW))
 	$(call run_tests,$(QUICK_DIRS),-n 2 $(NOT_SLOW))
 	$(call run_tests,$(TIMED_DIRS),-n 2 -m "paired and not slow")
 	$(call run_tests,$(TIMED_DIRS),-m "not paired and not slow")
 
-test-all: test $(VENV)/.stamp-tensorflow  ## test, then the slow ones, one at a time
+test-all: test  ## test, then the slow ones, one at a time
 	$(call run_tests,tests,-m slow)
 
 seeded: $(VENV)/.stamp-dev  ## Replay one fake-world job: make seeded SEED=17

@@ -2,6 +2,7 @@
 
     python bench/join_and_leave.py [--rounds 5] [--joiners 1] [--optimizer sgd|adamw]
         [--model mlp|resnet] [--wait 1.6] [--rivals torchft,stop-resume]
+        [--framework torch|tensorflow]
 
 Two workers train; others join and leave again, first a follower, then the leader. With --wait,
 compute is mostly a timed wait proportional to a worker's rows (see _workload.py) and a step takes
@@ -46,6 +47,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--malloc", choices=["keep", "default"], default="keep", help="see KEEP_MEMORY"
     )
+    parser.add_argument(
+        "--framework", choices=["torch", "tensorflow"], default="torch", help="EDL's plug-in"
+    )
     parser.add_argument("--rivals", default="torchft,stop-resume", help="'' for none")
     return parser.parse_args()
 
@@ -63,7 +67,8 @@ def arguments(options: argparse.Namespace, folder: Path) -> list[str]:
 
 def edl_round(options: argparse.Namespace, folder: Path, results: Results) -> None:
     os.environ["EDL_HOME"] = str(folder / "home")
-    job = run(str(HERE / "_edl_worker.py"), *arguments(options, folder), workers=2)
+    script = {"torch": "_edl_worker.py", "tensorflow": "_tensorflow_worker.py"}[options.framework]
+    job = run(str(HERE / script), *arguments(options, folder), workers=2)
     stays = "w0"
     wait_for_steps(folder, stays, 9)
     for leader_leaves in (False, True):

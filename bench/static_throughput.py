@@ -121,16 +121,21 @@ def compare(
 
 
 def tell(
-    options: argparse.Namespace, ratios: list[float], ours: list[float], rival: list[float]
+    options: argparse.Namespace,
+    ratios: list[float],
+    ours: list[float],
+    theirs: list[float],
+    *,
+    rival: str = "",
 ) -> None:
     middle = statistics.median(ratios)
     draws = random.Random(0)
     medians = sorted(statistics.median(draws.choices(ratios, k=len(ratios))) for _ in range(2000))
     low, high = medians[50], medians[1949]
-    name = "DDP" if options.workers > 1 else "plain loop"
+    name = rival or ("DDP" if options.workers > 1 else "plain loop")
     print(
         f"{options.model}, {options.workers} workers, wait {options.wait:g} s: EDL "
-        f"{statistics.median(ours) * 1e3:.1f} ms, {name} {statistics.median(rival) * 1e3:.1f} ms "
+        f"{statistics.median(ours) * 1e3:.1f} ms, {name} {statistics.median(theirs) * 1e3:.1f} ms "
         f"a step; throughput ratio median {middle:.3f}, 95 % interval {low:.3f} to {high:.3f} "
         f"({len(ratios)} paired blocks)",
         flush=True,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,22 @@ def test_plain_trains_alone_and_with_workers_that_end_alike(home: Path) -> None:
     ends = [line for worker in ("w0", "w1") for line in job.logs(worker) if "after 45" in line]
     assert len(ends) == 2
     assert ends[0] == ends[1]
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+@pytest.mark.parametrize("example", ["tensorflow_listing.py", "keras_fit.py"])
+def test_tensorflow_trains_with_workers_that_end_alike(home: Path, example: str) -> None:
+    more = ("--data", str(home)) if example == "tensorflow_listing.py" else ()
+    job = run(str(EXAMPLES / example), "--epochs", "4", *more, workers=2, timeout_s=PATIENCE_S)
+    result = job.wait(PATIENCE_S)
+    assert result.state == "finished", result.why
+    told = [line for worker in ("w0", "w1") for line in job.logs(worker) if "accuracy 0." in line]
+    ends = [line for line in told if line.startswith("test accuracy")]
+    assert len(ends) == 2
+    assert ends[0] == ends[1]
+    assert "after 100 steps" in ends[0]
+    assert float(ends[0].split()[2]) > 0.7
+    assert job.audit().exact
 
 
 def test_the_judgement_notices_lost_and_repeated_samples(tmp_path: Path) -> None:

@@ -113,6 +113,11 @@ class ArrayReducer(Reducing):
         if self._buckets is not None:
             self.prepare(relay, self._buckets)
 
+    def forget(self) -> None:
+        """There are other parameters now, or somebody still looks at what was handed out: the
+        buckets are made anew."""
+        self._buckets = None
+
     def abandon(self) -> None:
         """A peer is lost. What was launched may still write into the buckets: leave them to it."""
         self._buckets, self._work = None, []

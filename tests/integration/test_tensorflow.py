@@ -1,0 +1,93 @@
+"""edl.tensorflow in every way of using it, while workers come, go and die.
+
+Judged twice: from the script's own log, and by the job's audit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from edl.client import Job
+from tests.integration.conftest import Start
+from tests.integration.judge import Journal, read_journal
+from tests.integration.test_failures import pid_of, wait_step
+
+pytestmark = [
+    pytest.mark.paired,
+    pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
+]
+
+SCRIPT = "tensorflow_journal.py"
+SAMPLES, BATCH = 403, 20
+
+
+def begin(start: Start, log: Path, *more: str, workers: int = 2) -> Job:
+    return start(SCRIPT, "--log", str(log), "--until", str(log / "until"), *more, workers=workers)
+
+
+def two_three_two(job: Job) -> None:
+    wait_step(job, 3)
+    job.scale_out(1)
+    wait_step(job, job.status().step + 4)
+    job.scale_in(1)
+    wait_step(job, job.status().step + 4)
+
+
+def finish(job: Job, log: Path) -> Journal:
+    (log / "until").touch()
+    result = job.wait(120)
+    assert result.state == "finished", result.why
+    journal = read_journal(log)
+    epochs = len(journal.used())
+    journal.check_exactly_once(samples=SAMPLES, epochs=set(range(epochs)))
+    journal.check_batches(batch=BATCH, samples=SAMPLES)
+    journal.check_replicas()
+    audit = job.audit()
+    assert audit.exact, audit.fault
+    return journal
+
+
+def said(log: Path, what: str) -> list[dict[str, Any]]:
+    lines = [json.loads(t) for p in log.glob("*.jsonl") for t in p.read_text().splitlines()]
+    return [line for line in lines if line["what"] == what]
+
+
+@pytest.mark.parametrize(
+    ("way", "more"),
+    [
+        ("shards", ("--inter-op", "1", "--seed", "1")),
+        ("fit", ("--model", "batchnorm", "--optimizer", "ema")),
+        pytest.param(
+            "loader", ("--model", "batchnorm", "--optimizer", "sgd"), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_workers_join_leave_and_die(
+    start: Start, log: Path, tmp_path: Path, way: str, more: tuple[str, ...]
+) -> None:
+    job = begin(start, log, "--way", way, "--epochs", "1000", "--pause", "0.1", *more)
+    two_three_two(job)
+    os.kill(pid_of(job, leader=True), signal.SIGKILL)
+    wait_step(job, job.status().step + 4)
+    journal = finish(job, log)
+    assert set(journal.sizes()) == {1, 2, 3}
+    assert journal.check_buffers_after_switches() == 3
+    # One trace for the shares of one, two and three workers, stand-ins and an epoch's rest.
+    assert [line["traces"] for line in said(log, "traces")] == [1]
+    if "--seed" in more:
+        # The order of shards changes with the workers, and what comes of it hardly does.
+        apart = tmp_path / "apart"
+        apart.mkdir()
+        same = ("--way", way, "--epochs", str(len(journal.used())), *more)
+        job = start(SCRIPT, "--log", str(apart), *same, workers=1)
+        assert job.wait(120).state == "finished"
+        ends = [mean(each.losses()[-20:]) for each in (journal, read_journal(apart))]
+        assert ends[0] == pytest.approx(ends[1], abs=0.05)
