@@ -15,6 +15,7 @@ import pytest
 
 from edl.client import Job
 from tests.contract.servers import until
+from tests.integration.chaos import chaos
 from tests.integration.conftest import Start
 from tests.integration.judge import Journal, read_journal
 
@@ -159,6 +160,18 @@ def test_a_step_that_breaks_is_done_again_and_counts_once(
         for each in (journal, alone(start, script, tmp_path / "alone", *same))
     )
     assert found == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_in_a_storm(
+    script: str, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("EDL_TEMPLATE", template)
+    report = chaos(seed, tmp_path, script=script, options=("--bucket-mb", "0.0005"))
+    assert report.happened.total() > 0
+    assert report.ended > 0
 
 
 def rates(journal: Journal) -> set[float]:

@@ -26,6 +26,7 @@ __all__ = ["Report", "chaos"]
 
 SAMPLES, BATCH = 400, 40
 SCRIPT = Path(__file__).parent / "scripts" / "journal.py"
+OPTIONS = ("--model", "batchnorm", "--optimizer", "adam")
 SILENCE_S = 2.0
 KINDS = ("kill", "kill", "freeze", "doze", "term", "out", "out", "in")
 
@@ -148,17 +149,26 @@ def _await_training(job: Job) -> None:
     raise AssertionError("training did not begin")
 
 
-def chaos(seed: int, folder: Path, *, blows: int = 8) -> Report:
-    """Run one job through the storm; AssertionError if anything is lost."""
+def chaos(
+    seed: int,
+    folder: Path,
+    *,
+    blows: int = 8,
+    script: str = str(SCRIPT),
+    options: tuple[str, ...] = OPTIONS,
+) -> Report:
+    """Run one job through the storm; AssertionError if anything is lost.
+
+    Another `script` must log what it does in the same way, and take the same options but these.
+    """
     began = time.monotonic()
     rng, report = random.Random(seed), Report(seed=seed)
     log, end = folder / "log", folder / "end"
     log.mkdir(parents=True)
     job = run(
-        str(SCRIPT),
+        script,
         *("--log", str(log), "--samples", str(SAMPLES), "--batch", str(BATCH)),
-        *("--epochs", "1000000", "--model", "batchnorm", "--optimizer", "adam"),
-        *("--pause", "0.08", "--until", str(end)),
+        *("--epochs", "1000000", "--pause", "0.08", "--until", str(end), *options),
         workers=4,
         env={"EDL_SILENCE_S": str(SILENCE_S), "EDL_REQUEST_TIMEOUT_S": "60"},
         timeout_s=120.0,

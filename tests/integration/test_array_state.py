@@ -188,6 +188,24 @@ def test_learning_rates_are_there_before_the_first_step() -> None:
     assert seen == [0.1]
 
 
+def test_a_bare_transfer_brings_what_everybody_reduced_and_touches_nothing() -> None:
+    sender, receiver = ArrayState(shared(1), ""), ArrayState(shared(2), "")
+    receiver.registered.append(notes := Notes(mine=1))
+    before = contents(receiver.adapter)
+    here, there = build_ring(2, newcomers=1)
+    finish = sender.start_sending(here, {"step": 7}, extra=np.arange(3), bare=True)
+
+    def receive() -> dict[str, Any]:
+        snapshot, done = receiver.start_receiving(there, aside=True)
+        done()
+        return snapshot
+
+    _, snapshot = in_threads([lambda: {"sent": finish().bytes}, receive])
+    assert snapshot["extra"].tolist() == [0, 1, 2]
+    assert contents(receiver.adapter) == before
+    assert notes.kept == {"mine": 1}
+
+
 def test_arrays_are_received_in_their_own_memory() -> None:
     sender, receiver = ArrayState(shared(1), ""), ArrayState(shared(2), "")
     mine = receiver.adapter.read("large")

@@ -59,6 +59,22 @@ def test_a_job_of_one_worker_without_a_framework_trains_without_torch(tmp_path: 
     assert loaded_by(ALONE, EDL_CHECKPOINT=str(tmp_path)) == set()
 
 
+def test_neither_does_one_worker_of_a_launcher(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        ALONE + f"\nimport sys; print([n for n in {FRAMEWORKS!r} if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "edl.cli.main", "run", "-n", "1", str(script)],
+        env={**os.environ, "EDL_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[]" in done.stdout.splitlines(), done.stdout
+
+
 def test_several_workers_without_torch_are_told_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')")
     code = "from edl.collective.build import load_collectives; load_collectives()"

@@ -101,6 +101,31 @@ def test_a_name_is_shared_once_and_before_the_loop() -> None:
         plugin.share(Kind.SLOT, {"m": np.zeros(1)})
 
 
+def test_a_gradient_of_nothing_that_is_shared_is_refused() -> None:
+    plugin = Plugin(None, Reduction())
+    plugin.share(Kind.SLOT, {"m": np.zeros(2)})
+    next(iter(loader_of(plugin, np.zeros((4, 2)))))
+    with pytest.raises(UsageError, match="a gradient for 'm', which is no parameter"):
+        plugin.average({"m": np.ones(2)})
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_update_of_other_arrays_is_noticed_once(
+    in_place: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = Plugin(None, Reduction())
+    w = np.zeros(2)
+    plugin.share(Kind.PARAMETER, {"w": w})
+    for _ in loader_of(plugin, np.zeros((8, 2))):
+        (mean,) = plugin.average({"w": np.ones(2)}).values()
+        if in_place:
+            w -= mean
+        plugin.before_commit()
+        plugin.session.end_step(None)
+    told = [record for record in caplog.records if "change them in place" in record.message]
+    assert len(told) == (0 if in_place else 1)
+
+
 # -- batches ---------------------------------------------------------------------------------------
 
 
@@ -170,3 +195,6 @@ def test_halves_are_summed_in_float32() -> None:
     bucket.fill(1.0, None)
     assert bucket.views[0].dtype == np.float32
     assert bucket.views[0].tolist() == [2.0] * 3
+    gradients["a"][:] = 60000.0
+    bucket.fill(1 / 3, None)
+    assert bucket.views[0].tolist() == [20000.0] * 3

@@ -8,6 +8,7 @@ the batch's end counts exactly if the step does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,6 +23,8 @@ from edl.runtime.identity import Identity
 
 __all__ = ["Plugin"]
 
+_log = logging.getLogger("edl.plain")
+
 
 class Plugin(ArrayPlugin):
     """NumPy as the session knows it."""
@@ -29,6 +32,7 @@ class Plugin(ArrayPlugin):
     def __init__(self, identity: Identity | None, reduction: Reduction) -> None:
         self.shared = SharedArrays()
         self._kept: dict[str, Array] = {}
+        self._first: dict[str, Array] | None = {}  # before the first update; None: it was looked at
         super().__init__(identity, reduction, self.shared)
 
     def share(self, kind: Kind, arrays: Mapping[str, Array]) -> None:
@@ -44,9 +48,22 @@ class Plugin(ArrayPlugin):
         if session.before_update(0):
             # At once: the script's update is complete when anybody asks for this worker's state.
             session.updated(0)
+            if self._first is not None and any(gradient.any() for gradient in found.values()):
+                self._first = {name: a.copy() for name, a in self.shared.updated().items()}
             return found
         self._kept = {name: a.copy() for name, a in self.shared.updated().items()}
         return {name: np.zeros_like(gradient) for name, gradient in found.items()}
+
+    def _look_at_first(self) -> None:
+        """Once: an update that changed nothing was made of other arrays than those shared."""
+        if not self._first:
+            return
+        before, self._first = self._first, None
+        if all(value.tobytes() == self.shared.read(n).tobytes() for n, value in before.items()):
+            _log.warning(
+                "plain.unchanged: no shared array was changed by the first update; change them in "
+                "place (w -= ...), for w = ... makes another array"
+            )
 
     def _take_back(self) -> None:
         """The update that the script made since was of zeros, and counts for nobody."""
@@ -62,6 +79,7 @@ class Plugin(ArrayPlugin):
 
     def before_commit(self) -> None:
         self._take_back()
+        self._look_at_first()
         super().before_commit()
 
     def put_back(self) -> None:

@@ -38,7 +38,7 @@ class ArrayPlugin:
         self.state = ArrayState(adapter, str(reduction))
         self._holding = Holding(self.state.registered, take=self._rates, give=self._set_rates)
         if identity is not None and (identity.founders > 1 or identity.request_id):
-            # Now, and not in the thread that builds a group: it is there anyway, and may be absent.
+            # Now, while the context is prepared, and where its absence is told to the script.
             load_collectives()
         self.session = Session(self, identity)
         self.reducer = ArrayReducer(self.session, reduction, adapter)

@@ -76,7 +76,8 @@ class ArrayBucket(Row):
             if gradient is None:
                 view[...] = 0.0
                 continue
-            np.multiply(gradient, weight, out=view, casting="unsafe")
+            # In the row's own dtype: halves are not rounded before they are summed.
+            np.multiply(gradient, weight, out=view, dtype=view.dtype, casting="unsafe")
             self._flags[index] = 1.0
         return self._outgoing(compression)
 

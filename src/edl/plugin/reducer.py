@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from edl.plugin.adapter import Adapter, Array, Kind
+from edl.errors import UsageError
+from edl.plugin.adapter import Adapter, Array, Kind, Variable
 from edl.plugin.reducing import Carrier, Reducing, Reduction
 from edl.runtime.framework import Relay
 from edl.runtime.session import Session
@@ -66,8 +67,7 @@ class ArrayReducer(Reducing):
             given = whole
         session.computed()
         if not given.keys() <= self._names:
-            # A model that is built when it is first used has other variables now.
-            self._buckets = None
+            self._look_again(given)
         self._given.clear()
         self._given.update(given)
         self.begin_reduction()
@@ -77,6 +77,19 @@ class ArrayReducer(Reducing):
             return given
         assert self._buckets is not None
         return {name: view for bucket in self._buckets for name, view in bucket.found.items()}
+
+    def _look_again(self, given: Mapping[str, Array]) -> None:
+        """A model that is built when it is first used has other variables now."""
+        self._buckets = None
+        self._names = {variable.name for variable in self._parameters()}
+        unknown = sorted(given.keys() - self._names)
+        if unknown:
+            raise UsageError(
+                f"a gradient for {unknown[0]!r}, which is no parameter of the model that EDL knows"
+            )
+
+    def _parameters(self) -> list[Variable]:
+        return [v for v in self._adapter.variables() if v.kind is Kind.PARAMETER]
 
     def _added(self, given: Mapping[str, Array], fraction: float) -> dict[str, Array]:
         """What the micro-batches of this step have added up to, each by its rows."""
@@ -118,7 +131,7 @@ class ArrayReducer(Reducing):
             from edl.plugin.buckets import bucketed, torch_dtype
 
             self.compression = torch_dtype(self._narrow) if self._narrow else None
-            known = [v for v in self._adapter.variables() if v.kind is Kind.PARAMETER]
+            known = self._parameters()
             self._names = {variable.name for variable in known}
             self._buckets = list(bucketed(known, self._given, self.bucket_bytes))
         return self._buckets

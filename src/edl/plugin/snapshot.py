@@ -17,29 +17,12 @@ from edl.errors import CheckpointError, UsageError
 from edl.plugin.adapter import Array, Kind
 from edl.plugin.state import ArrayState, check_variables, dtype_named, name_of
 from edl.plugin.tree import ArrayLeaves, Tree, from_json, labels, shifted, to_json
+from edl.runtime.tensorfile import NAMES, Tensors
 from edl.runtime.tensorfile import Array as Stored
-from edl.runtime.tensorfile import Tensors
 
 __all__ = ["capture", "install"]
 
 _MODEL, _REST = "model", "state"
-_NAMES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "int16": "I16",
-    "uint16": "U16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int32": "I32",
-    "uint32": "U32",
-    "float32": "F32",
-    "int64": "I64",
-    "uint64": "U64",
-    "float64": "F64",
-}
 
 _tree: Tree[Array] = Tree(ArrayLeaves())
 
@@ -103,7 +86,7 @@ class _Outgoing:
 
 def _stored(array: Array) -> Stored:
     copy = np.array(array, order="C")
-    name = _NAMES.get(copy.dtype.name) if copy.dtype.isnative else None
+    name = NAMES.get(copy.dtype.name) if copy.dtype.isnative else None
     shape: tuple[int, ...] = copy.shape
     if name is None:
         # The format has no name for it, complex128 for one: its bytes, to be read by us alone.

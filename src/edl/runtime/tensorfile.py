@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DTYPES", "Array", "Tensors", "decode", "encode", "pieces"]
+__all__ = ["DTYPES", "NAMES", "Array", "Tensors", "decode", "encode", "pieces"]
 
 # Bytes of an element, for the types that every reader of the last years knows.
 DTYPES = {
@@ -35,6 +35,24 @@ DTYPES = {
     "I64": 8,
     "U64": 8,
     "F64": 8,
+}
+# Their names in the format, by those that frameworks have for them.
+NAMES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int16": "I16",
+    "uint16": "U16",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int32": "I32",
+    "uint32": "U32",
+    "float32": "F32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float64": "F64",
 }
 _ALIGNMENT = 8
 # Other readers refuse longer headers, so we neither write nor believe one.

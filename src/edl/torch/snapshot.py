@@ -17,30 +17,14 @@ import torch
 
 from edl.collective.cargo import bytes_of, describe, room_for
 from edl.errors import CheckpointError, UsageError
-from edl.runtime.tensorfile import Array, Tensors
+from edl.runtime.tensorfile import NAMES, Array, Tensors
 from edl.torch.state import State, load_optimizer, module_tensors
 from edl.torch.tree import flatten, from_json, labels, shifted, to_json, unflatten
 
 __all__ = ["capture", "install"]
 
 _REST = "state"
-_NAMES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int16: "I16",
-    torch.uint16: "U16",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.uint32: "U32",
-    torch.float32: "F32",
-    torch.int64: "I64",
-    torch.uint64: "U64",
-    torch.float64: "F64",
-}
+_NAMES: dict[torch.dtype, str] = {getattr(torch, known): name for known, name in NAMES.items()}
 
 
 # -- out of torch ------------------------------------------------------------------------------
