@@ -80,6 +80,9 @@ def test_workers_join_leave_and_die(
     journal = finish(job, log)
     assert set(journal.sizes()) == {1, 2, 3}
     assert journal.check_buffers_after_switches() == 3
+    # Whoever joins has traced its step before anybody waits for it.
+    begun = {line["worker"]: line["traces"] for line in said(log, "begun")}
+    assert begun == {"w0": 0, "w1": 0, "w2": 1}
     # One trace for the shares of one, two and three workers, stand-ins and an epoch's rest.
     assert [line["traces"] for line in said(log, "traces")] == [1]
     if "--seed" in more:

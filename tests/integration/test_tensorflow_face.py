@@ -164,6 +164,7 @@ opt = keras.optimizers.Adam()
 refused(lambda: edl.Optimizer(keras.optimizers.Adam(), model=keras.Sequential(
     [keras.layers.Dense(2)])), "keras.Input", "model.build")
 refused(lambda: edl.Callback().on_train_begin(), "edl.DataLoader")
+refused(lambda: edl.DataLoader(tf.data.Dataset.range(9), batch_size=8), "shards.batches")
 loader = edl.DataLoader((x, y), batch_size=8)
 refused(lambda: edl.DataLoader((x, y[:3]), batch_size=8), "different lengths")
 

@@ -125,6 +125,12 @@ class Loader(BaseLoader, Stepped):
         self, plugin: Plugin, dataset: Any, batch_size: int, *, collate_fn: Collate | None,
         **options: Any,
     ) -> None:  # fmt: skip
+        if isinstance(dataset, tf.data.Dataset):
+            raise UsageError(
+                "edl.DataLoader of a tf.data.Dataset, which can only be read from its beginning: "
+                "give its arrays or files; or make it of an elastic_shard_generator, and iterate "
+                "over shards.batches(dataset)"
+            )
         arrays = isinstance(dataset, (tuple, dict, np.ndarray)) or tf.is_tensor(dataset)
         self._collate = collate_fn
         super().__init__(plugin, _Arrays(dataset) if arrays else dataset, batch_size, **options)

@@ -86,8 +86,9 @@ class _Crossing:
         """Whether the model is to be updated, and by which gradients."""
         if tf.executing_eagerly():
             return self._at_once(tensors, names)
-        # Not before there are gradients: the answer may have to wait for other workers.
-        with tf.control_dependencies(tensors):
+        # When backward has begun, and not when it has ended: alone, a worker updates the last
+        # layers while it still computes the gradients of the first.
+        with tf.control_dependencies(tensors[-1:]):
             mode = tf.numpy_function(self._asked, [], tf.int32)
         mode.set_shape(())
 

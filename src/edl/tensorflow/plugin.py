@@ -67,6 +67,9 @@ class Plugin(ArrayPlugin):
         raised, self.raised = self.raised, None
         if raised is not None:
             raise raised
+        if not self.crosses():
+            # Alone, it was asked about the update before the last gradients were computed.
+            self.session.computed()
         super().before_commit()
 
     # -- a newcomer ------------------------------------------------------------------------

@@ -36,6 +36,10 @@ class Log(Diary):
     def epoch(self, epoch: int, logs: dict[str, Any]) -> None:
         self._write(what="epoch", epoch=epoch, logs={k: float(v) for k, v in logs.items()})
 
+    def begun(self, traces: int) -> None:
+        """Before this worker's first batch."""
+        self._write(what="begun", worker=os.environ["EDL_WORKER"], traces=traces)
+
     def end_of(self, traces: int) -> None:
         self._write(what="traces", traces=traces)
         self.end()
@@ -54,9 +58,15 @@ class Journal(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._log = log
         self.at = (0, 0)
+        self._first = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         assert epoch == edl.epoch(), (epoch, edl.epoch())
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._first:
+            self._first = False
+            self._log.begun(self.model.traces)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._log.intent(self.model.seen.numpy(), float(logs["loss"]))
@@ -203,8 +213,12 @@ def main() -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
+    first = True
     for _ in edl.epochs(options.epochs):
         for batch in found:
+            if first:
+                first = False
+                log.begun(train_step.traces())
             # Before the update: a worker that dies in it has said what it used.
             log.intent(batch[2].numpy(), float(loss_of(batch[1], model(batch[0], training=False))))
             train_step(*batch)
