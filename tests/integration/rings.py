@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from edl.collective.gloo import build_group
@@ -14,7 +16,15 @@ from edl.types import Address, Gpu, Member, WorkerId
 
 _Result = TypeVar("_Result")
 
-__all__ = ["HOSTS", "build_members", "build_ring", "generation_of", "in_threads", "members"]
+__all__ = [
+    "HOSTS",
+    "build_members",
+    "build_ring",
+    "generation_of",
+    "in_threads",
+    "members",
+    "memory_files",
+]
 
 HOSTS = ["localhost"]  # members are on these, in turn
 
@@ -93,3 +103,18 @@ def build_members(generation: Generation) -> list[Group]:
         return lambda: build_group(generation, me, board, "127.0.0.1", 10.0)
 
     return in_threads([member_of(index) for index in range(count)])
+
+
+def memory_files() -> set[int]:
+    """What this process holds of shared memory, by its number in the system.
+
+    Groups of earlier tests may hold theirs until somebody collects them.
+    """
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            if "edl-state" in os.readlink(path):
+                found.add(path.stat().st_ino)
+        except FileNotFoundError:
+            continue  # the one that lists them, or one that was closed meanwhile
+    return found
