@@ -119,10 +119,10 @@ def test_nobody_waits_for_ever() -> None:
     assert now > 2_000.0, "not before it has waited"
 
 
-def test_a_wait_is_long_or_short_beside_the_job_itself() -> None:
-    """The same story a hundred times slower has the same end."""
+def test_a_wait_is_long_or_short_beside_the_longest_job() -> None:
+    """The same story 128 times slower has the same end."""
     turns = []
-    for pace in (1.0, 100.0):
+    for pace in (1.0, 128.0):
         stage = Stage(WaterFilling(patience=0.2, turn=-30.0), gpus=2)
         long = stage.submit(2, 1e6 * pace, elastic=False)
         rounds = 0
@@ -135,6 +135,21 @@ def test_a_wait_is_long_or_short_beside_the_job_itself() -> None:
                 stage.book.finish(rounds * 1e5 * pace, short.key)
         turns.append(rounds)
     assert turns[0] == turns[1] > 2
+
+
+def test_patience_follows_whoever_is_longest_now() -> None:
+    stage = Stage(WaterFilling(), gpus=4)
+    short = stage.submit(2, 2_000.0)
+    stage.at(0.0)
+    assert stage.policy._patience_s == 0.25 * 1024
+    month = stage.submit(2, 2_000_000.0)
+    stage.at(1.0)
+    assert stage.policy._patience_s == 0.25 * 2**20
+    stage.book.view.now = 2.0
+    stage.book.finish(2.0, month.key)
+    stage.at(2.0)
+    assert stage.policy._patience_s == 0.25 * 1024
+    assert short.held
 
 
 def test_nobody_waits_for_gpus_that_hardly_speed_another_up() -> None:

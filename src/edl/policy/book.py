@@ -98,6 +98,9 @@ class Book:
         done = job.pace * max(0.0, now - job.as_of) - lost_gpu_s
         job.done_gpu_s = done if job.done_gpu_s is None else job.done_gpu_s + done
         job.left_gpu_s = left_gpu_s
+        if job.told_gpu_s is None:
+            job.told_gpu_s = left_gpu_s
+            self.view.news.append(job)
         job.as_of = now if from_s is None else from_s
         job.pace = pace
 

@@ -42,6 +42,7 @@ class Job:
         "service_gpu_s",
         "since_s",
         "submitted_s",
+        "told_gpu_s",
         "total_gpu_s",
         "turn",
         "waited_s",
@@ -90,6 +91,7 @@ class Job:
         # What its leader tells of its progress: GPU seconds of work left (at the user's number of
         # GPUs) at `as_of`, done at `pace` of them a second since. None: it tells nothing.
         self.left_gpu_s = left_gpu_s
+        self.told_gpu_s = left_gpu_s  # what it had left when it was first told
         self.as_of = submitted_s
         self.pace = 0.0
         # Work done up to its last word since its promotion, less what was lost. None: no word.

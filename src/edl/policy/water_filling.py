@@ -16,8 +16,8 @@ The scale is the cluster's own: a job whose work would fill all of it for `horiz
 a piece beyond what its user asked for would double the speed of another. So one setting serves
 clusters of every size, and no exponent has to follow the load: under load the surface rises above
 what lies beyond users' wishes by itself. Against starvation, a job's size shrinks with the time
-that it has waited: by half when that is `patience` times as long as it would run on what its user
-asked for. So an hour's job and a month's job are held up alike, on clusters of every kind.
+that it has waited: by half when that is `patience` times as long as the longest job here would run
+on what its user asked for, so that a cluster of hours and one of months have the same patience.
 
 Against restlessness: weights move in steps of `grain` bins; equals keep what they have; and a job
 that would gain less than `resize_s` until its end is left alone.
@@ -26,7 +26,7 @@ that would gain less than `resize_s` until its end is left alone.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from math import ceil, exp, log, sqrt
+from math import ceil, exp, log, log2
 
 from edl.policy.base import Policy
 from edl.policy.decisions import Decision, Preempt, ScaleIn, ScaleOut, Start
@@ -39,7 +39,7 @@ GROUND_GPU_S = 500.0  # below this, sizes are alike
 WIDTH = 0.05  # of a bin, in the logarithm of worth
 GRAIN = 4  # bins
 KEEP = 0.5  # grains by which another must be ahead of whoever runs, where service counts
-PATIENCE_S = 1e6  # in which a wait counts as much as half of what is not known
+PATIENCE_S = 1e6  # the same where nobody knows how long jobs are
 SPILL = 12  # bins that are looked through for who can use what is left over
 EDGE = 0.5 + 1e-7  # just past the middle between two grains, for floats are not exact
 
@@ -59,7 +59,7 @@ class WaterFilling(Policy):
         first: float = 1.5,
         own: float = 2.0,
         horizon_s: float = 300.0,
-        patience: float = 8.0,
+        patience: float = 0.25,
         turn: float = -2.0,
         resize_s: float = 2.0,
         rest_s: float = 60.0,
@@ -88,6 +88,10 @@ class WaterFilling(Policy):
         # When a job's weight leaves its grain.
         self._due: dict[int, float] = {}
         self._heap: list[tuple[float, int]] = []
+        # How long jobs run on what their users asked for: powers of two, how many of each.
+        self._known: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}
+        self._patience_s = PATIENCE_S
 
     # -- weights -------------------------------------------------------------------------------
 
@@ -96,7 +100,7 @@ class WaterFilling(Policy):
         left = job.left_at(now) if self.told else None
         size = GROUND_GPU_S + (job.total_at(now) if left is None else left)
         waited = max(0.0, now - job.submitted_s - job.ran_at(now))
-        aged = size / (1.0 + waited / self._patience_s(job, size)) / self._scale
+        aged = size / (1.0 + waited / self._patience_s) / self._scale
         unit = WIDTH * GRAIN
         at = -self.steep * log(aged) / unit
         # Where service counts it grows in whoever runs, and what waits ages: equals would swap for
@@ -123,22 +127,34 @@ class WaterFilling(Policy):
         self, job: Job, size: float, waited: float, factor: float, *, told: bool
     ) -> float | None:
         """Seconds until its aged size is so many times what it is; None: never by itself."""
-        patience_s = self._patience_s(job, size)
         if not job.held:
-            return (patience_s + waited) * (1.0 / factor - 1.0)
+            return (self._patience_s + waited) * (1.0 / factor - 1.0)
         speed = -job.pace if told else float(job.held)
-        then = self._size_of(job, size * factor / (1.0 + waited / patience_s), waited)
-        if speed == 0 or (told and then < GROUND_GPU_S):
+        if speed == 0 or (told and size * factor < GROUND_GPU_S):
             return None
-        return max(0.0, (then - size) / speed)
+        return max(0.0, size * (factor - 1.0) / speed)
 
-    def _patience_s(self, job: Job, size: float) -> float:
-        """A wait of so long counts as much as half of its size."""
-        return self.patience * size / job.gpus
+    def _longest(self, news: list[Job]) -> bool:
+        """Take account of who came and went; whether the longest is of another length now.
 
-    def _size_of(self, job: Job, aged: float, waited: float) -> float:
-        """The size that this wait makes so small."""
-        return (aged + sqrt(aged * aged + 4.0 * aged * waited * job.gpus / self.patience)) / 2.0
+        Lengths are powers of two, so that this is rare.
+        """
+        lengths, known = self._lengths, self._known
+        for job in news:
+            if job.over:
+                length = known.pop(job.key, None)
+                if length is not None:
+                    lengths[length] -= 1
+                    if not lengths[length]:
+                        del lengths[length]
+            elif job.key not in known and self.told and job.told_gpu_s is not None:
+                length = ceil(log2(max(1.0, job.told_gpu_s / job.gpus)))
+                known[job.key] = length
+                lengths[length] = lengths.get(length, 0) + 1
+        patience_s = self.patience * 2.0 ** max(lengths) if lengths else PATIENCE_S
+        changed = patience_s != self._patience_s
+        self._patience_s = patience_s
+        return changed
 
     def _shape(self, job: Job) -> Shape:
         floor = max(job.least, ceil(self.share * job.gpus)) if job.elastic else job.gpus
@@ -169,6 +185,8 @@ class WaterFilling(Policy):
             news = list(view.jobs.values())
         water, now = self._water, view.now
         touched = {key: view.jobs[key] for key in self._asked if key in view.jobs}
+        if self._longest(news):
+            touched = dict(view.jobs)
         for job in news:
             if job.over:
                 water.remove(job)
@@ -250,11 +268,3 @@ class WaterFillingBlind(WaterFilling):
         self, *, share: float = 0.5, steep: float = 0.3, tilt: float = 0.05, own: float = 2.0
     ) -> None:
         super().__init__(share=share, steep=steep, tilt=tilt, own=own, told=False)
-
-    # How long a job will be is not known, so waits are measured by the clock.
-
-    def _patience_s(self, job: Job, size: float) -> float:
-        return PATIENCE_S
-
-    def _size_of(self, job: Job, aged: float, waited: float) -> float:
-        return aged * (1.0 + waited / PATIENCE_S)
