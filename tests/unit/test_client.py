@@ -10,7 +10,7 @@ from typing import Self, cast
 
 import pytest
 
-from edl.client import parse_slots
+from edl.client import Job, parse_slots
 from edl.errors import (
     AdjustmentFailed,
     JobFinished,
@@ -321,10 +321,48 @@ def test_ctrl_c_withdraws_a_scale_in_too() -> None:
     assert world.names() == ["ScaleIn", "Withdraw"]
 
 
+def test_ctrl_c_while_progress_is_told_withdraws_too() -> None:
+    def pressed(line: str) -> None:
+        if "waiting for new workers" in line:
+            raise KeyboardInterrupt
+
+    undone = m.Undone(request_id="4f2", reason="its requester gave up")
+    world = FakeWorld(ACCEPTED, waiting("4f2"), undone)
+    with pytest.raises(KeyboardInterrupt, match="migrate of job mnist was undone"):
+        world.adjuster(progress=pressed).migrate((WorkerId("w1"),), (), 1, ())
+    assert "Withdraw" in world.names()
+
+
+def test_ctrl_c_while_leavers_end_says_that_it_is_complete() -> None:
+    def pressed(line: str) -> None:
+        if "waiting for the end of w1" in line:
+            raise KeyboardInterrupt
+
+    world = FakeWorld(ACCEPTED, ADJUSTED)
+    with pytest.raises(KeyboardInterrupt, match="migrate of job mnist is complete: 3 workers"):
+        world.adjuster(progress=pressed).migrate((WorkerId("w1"),), (), 1, ())
+    assert "Withdraw" not in world.names()
+
+
 def test_a_second_ctrl_c_does_not_wait() -> None:
     world = FakeWorld(ACCEPTED, KeyboardInterrupt(), KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt, match="is interrupted"):
         world.adjuster().scale_out(1, (), for_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("remove", "add", "twice"),
+    [
+        (["localhost:3", "localhost:3"], 2, "localhost:3"),
+        (["w1", "w1"], 2, "w1"),
+        (["w1", "w2"], ["localhost:8", "localhost:8"], "localhost:8"),
+    ],
+)
+def test_a_migration_names_nobody_twice(
+    remove: list[str], add: int | list[str], twice: str
+) -> None:
+    with pytest.raises(UsageError, match=f"migrate names {twice} twice"):
+        Job.migrate(cast(Job, object()), remove, add)
 
 
 def test_slots_are_written_in_three_ways() -> None:

@@ -223,6 +223,10 @@ class Job:
         if both:
             raise UsageError(f"migrate from {both[0]} to {both[0]}; name a slot that is free")
         workers = tuple(WorkerId(name) for name in names if ":" not in name)
+        for named in (leave, slots, workers):
+            twice = next((each for each in named if named.count(each) > 1), None)
+            if twice is not None:
+                raise UsageError(f"migrate names {twice} twice; name each worker and slot once")
         adjuster = self._adjuster(request_id or _new_id(), wait, progress)
         return adjuster.migrate(workers, leave, count, slots)
 

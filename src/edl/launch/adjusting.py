@@ -84,7 +84,7 @@ class Adjuster:
         self._what = "scale_in"
         record = self._until_settled(lambda: request, on_accepted=None)
         if record is not None:
-            self._await_gone(record.left)
+            self._await_gone(record)
         return record
 
     def migrate(
@@ -105,7 +105,7 @@ class Adjuster:
 
         record = self._with_newcomers(reserve)
         if record is not None:
-            self._await_gone(record.left)
+            self._await_gone(record)
         return record
 
     # -- newcomers ---------------------------------------------------------------------------
@@ -194,6 +194,10 @@ class Adjuster:
             asks = self._progress is not None and self._accepted
             try:
                 message = channel.receive(max(0.0, min(left, PROGRESS_S) if asks else left))
+                if isinstance(message, m.Status):
+                    if self._on_status(message):
+                        heard = time.monotonic()
+                    continue
             except TimedOut as silence:
                 if asks and left > PROGRESS_S:
                     channel.send(m.AskStatus(request_id=self._request_id))
@@ -202,10 +206,6 @@ class Adjuster:
                 return 0.0
             except KeyboardInterrupt:
                 self._take_back(channel)
-                continue
-            if isinstance(message, m.Status):
-                if self._on_status(message):
-                    heard = time.monotonic()
                 continue
             heard = time.monotonic()
             match message:
@@ -294,11 +294,17 @@ class Adjuster:
         except EdlError:
             return  # it lapses by itself, and a launcher that is gone holds nothing
 
-    def _await_gone(self, workers: tuple[WorkerId, ...]) -> None:
-        self._tell(f"waiting for the end of {', '.join(workers)}")
-        message = AwaitGone(request_id=self._request_id, workers=workers, timeout_s=LEAVE_S)
+    def _await_gone(self, record: m.AdjustmentRecord) -> None:
+        leavers = ", ".join(record.left)
+        message = AwaitGone(request_id=self._request_id, workers=record.left, timeout_s=LEAVE_S)
         try:
+            self._tell(f"waiting for the end of {leavers}")
             self._access.ask_launcher(message, timeout_s=LEAVE_S + SILENCE_S)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"{self._what} of job {self._job} is complete: {record.size} workers; whether the "
+                f"processes of {leavers} have ended was not waited for"
+            ) from None
         except WrongSecret:
             raise
         except PeerError:

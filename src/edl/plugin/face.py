@@ -8,6 +8,7 @@ call means the same under every framework.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import traceback
@@ -42,6 +43,7 @@ __all__ = [
     "step",
 ]
 
+_log = logging.getLogger("edl")
 _Registered = TypeVar("_Registered", bound=Holder)
 _Kind = TypeVar("_Kind", bound="Plugin")
 
@@ -69,6 +71,8 @@ class Plugin(Protocol):
         ...
 
 
+_SILENT_STEPS = 3
+_silent: int | None = 0  # steps in which nothing was exchanged; None: something was
 _plugin: Plugin | None = None
 
 
@@ -179,7 +183,24 @@ def notify_batch_end(*, samples: int | None = None) -> None:
     """
     plugin = _here()
     plugin.before_commit()
+    _watch_reduction(plugin)
     plugin.session.end_step(samples)
+
+
+def _watch_reduction(plugin: Plugin) -> None:
+    """Workers that exchange nothing train models of their own, and nothing else would say so."""
+    global _silent
+    group, piece = plugin.session.group, plugin.session.piece
+    if _silent is None or group is None or group.size == 1 or not piece.last:
+        return
+    _silent = None if plugin.reduced else _silent + 1
+    if _silent == _SILENT_STEPS:
+        _silent = None
+        _log.warning(
+            "no gradients were exchanged in %d steps, so each worker trains a model of its own; "
+            "make the optimizer elastic (edl.Optimizer), or average gradients (edl.average)",
+            _SILENT_STEPS,
+        )
 
 
 def report(**values: float) -> None:
