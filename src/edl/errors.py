@@ -86,7 +86,7 @@ class CheckpointError(EdlError):
 
 
 class AdjustmentFailed(EdlError):
-    """The adjustment was undone; the job trains on as it was."""
+    """The adjustment was undone; the job trains on without it."""
 
 
 class TimedOut(EdlError):

@@ -83,7 +83,7 @@ def test_a_migration_whose_newcomer_fails_leaves_everybody_where_they_were(
     job = start("faulty_joiner.py", *endless(log, end), env={"EDL_TEST_FAIL": "building"})
     await_event(job, "job.started")
     before = members(job)
-    with pytest.raises(AdjustmentFailed, match="trains on as it was"):
+    with pytest.raises(AdjustmentFailed, match="trains on without it"):
         job.migrate(["w0"], 1)
     assert members(job) == before
     finish(job, end, log)

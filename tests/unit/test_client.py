@@ -344,6 +344,19 @@ def test_ctrl_c_while_leavers_end_says_that_it_is_complete() -> None:
     assert "Withdraw" not in world.names()
 
 
+def test_a_wait_is_told_once_for_however_long_it_lasts() -> None:
+    lines: list[str] = []
+    busy = [
+        m.Retry(request_id="4f2", reason=f"already adjusting (for {age} s)", after_s=0.01)
+        for age in ("1.0", "1.3", "12.5")
+    ]
+    world = FakeWorld(*busy, ACCEPTED, ADJUSTED)
+    world.adjuster(progress=lines.append).scale_out(1, (), for_s=0.0)
+    assert [line for line in lines if "already adjusting" in line] == [
+        "scale_out: waiting: already adjusting (for 1.0 s)"
+    ]
+
+
 def test_a_second_ctrl_c_does_not_wait() -> None:
     world = FakeWorld(ACCEPTED, KeyboardInterrupt(), KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt, match="is interrupted"):

@@ -6,6 +6,7 @@ is asked again under the same id until its time is up; slots are given back unle
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -38,6 +39,8 @@ TAKE_BACK_S = 10.0
 LEAVE_S = 60.0
 
 Final = m.Adjusted | m.Undone | m.Refusal | m.Finished
+# How long something has lasted is other every time.
+_SECONDS = re.compile(r"\bfor [\d.]+ s")
 
 
 class Adjuster:
@@ -255,9 +258,10 @@ class Adjuster:
         return True
 
     def _tell(self, line: str) -> None:
-        """Once, however often it is so."""
-        if self._progress is not None and line and line != self._told:
-            self._told = line
+        """Once, however often it is so, and for however long."""
+        said = _SECONDS.sub("", line)
+        if self._progress is not None and line and said != self._told:
+            self._told = said
             self._progress(f"{self._what}: {line}")
 
     def _ask_launcher(self, message: object) -> object:
@@ -279,7 +283,7 @@ class Adjuster:
             case m.Undone(reason=reason):
                 self._check_interrupted(why=reason)
                 raise AdjustmentFailed(
-                    f"{subject} was undone, and the job trains on as it was: {reason}"
+                    f"{subject} was undone, and the job trains on without it: {reason}"
                 )
             case m.Refusal(reason=reason):
                 raise Refused(f"{subject} refused: {reason}")
