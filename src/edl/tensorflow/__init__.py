@@ -142,7 +142,8 @@ def function(step: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 def register(holder: Any) -> Any:
     """Let new workers receive this too: anything with `state_dict()` and `load_state_dict()`, or
-    with TensorFlow's variables, such as a metric or a tf.Module; or a variable itself."""
+    with TensorFlow's variables, such as a metric or a tf.Module; a variable itself; or a Keras
+    callback that remembers something, such as EarlyStopping."""
     _register(_holder_of(holder))
     return holder
 
