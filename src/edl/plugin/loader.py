@@ -7,6 +7,7 @@ fetched ahead are used in the step that they are for, or not at all.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from edl.runtime.loop import cut, steps
 __all__ = ["Loader"]
 
 
-class Loader:
+class Loader(ABC):
     """What `edl.DataLoader` makes. Derive from it, and say how samples become a batch.
 
     `stream`: the dataset has no indexes, and every worker reads all of it.
@@ -94,9 +95,9 @@ class Loader:
 
     # -- what a framework says -------------------------------------------------------------
 
+    @abstractmethod
     def _read(self, samples: list[Any]) -> Any:
         """The batch of these samples; what they are is the view's business."""
-        raise NotImplementedError
 
     def _handed(self, batch: Any) -> Any:
         """The batch as the script gets it, if it was not fetched ahead."""

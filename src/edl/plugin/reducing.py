@@ -9,6 +9,7 @@ does; a lost peer is never raised: the step is void then, and is done again.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -82,7 +83,7 @@ class Carrier(Protocol):
         ...
 
 
-class Reducing:
+class Reducing(ABC):
     """What all reducers do alike. Derive from it, and say which buckets there are."""
 
     def __init__(self, session: Session, bucket_bytes: int) -> None:
@@ -96,16 +97,17 @@ class Reducing:
 
     # -- what a framework says -------------------------------------------------------------
 
+    @abstractmethod
     def _buckets_now(self) -> Sequence[Carrier]:
         """All buckets, in their order; they are made if need be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _clear(self) -> None:
         """The step does not count: its gradients become zero."""
-        raise NotImplementedError
 
     def _await_device(self) -> None:
-        """What was computed beside the host is complete."""
+        """What was computed beside the host is complete; here nothing is."""
+        return
 
     def _ballot(self, value: float) -> Any:
         """One number as a tensor of the group's."""

@@ -10,6 +10,7 @@ fewer for one that joined in its middle, more if a step is done again.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,18 +29,18 @@ __all__ = ["Batches", "Loader", "Shards", "Stepped"]
 Collate = Callable[[list[Any]], Any]
 
 
-class Stepped(DataAdapter):  # type: ignore[misc]
+class Stepped(DataAdapter, ABC):  # type: ignore[misc]
     """One batch a step. Keras takes it as data of its own kind."""
 
     _offered: Any = None
     _signature: Any = None
 
-    def __iter__(self) -> Iterator[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]: ...
 
+    @abstractmethod
     def stand_in(self) -> Any:
         """A batch to rehearse with, whether or not this worker is in its job yet."""
-        raise NotImplementedError
 
     @property
     def signature(self) -> Any:
