@@ -292,6 +292,9 @@ holder = holder_of(joined)
 holder.load_state_dict(theirs)
 joined.on_train_begin()
 assert joined.wait == 2 and float(joined.best) == 1.0
+joined.on_epoch_end(3, {"loss": 1.0})
+assert joined.wait == 3 and joined.min_delta == stop.min_delta
+joined.wait = 2
 assert same(joined.best_weights, stop.best_weights)
 # What is put back while it trains is for now, not for the next fit.
 holder.load_state_dict({**theirs, "wait": 3})
