@@ -176,7 +176,7 @@ def start_up(options: argparse.Namespace) -> float:
         job.settle()
         for number in range(2):
             worker = f"w{PERSISTENT + number}"
-            found.append(join(job.job, job.folder, worker))
+            found.append(join(job.job, job.folder, worker).seconds)
             job.job.scale_in([worker])
             job.settle()
     return statistics.median(found)
