@@ -249,8 +249,8 @@ def scale(options: argparse.Namespace) -> int:
     rows = run_all(asks, options)
     for policy in options.policies.split(","):
         mine = [row for row in rows if row["policy"] == policy]
-        each = [f"{row['seconds'] / row['jobs_done'] * 1e6:.0f}" for row in mine]
-        print(f"{policy}: {', '.join(each)} us a job with 10,000, 30,000 and 100,000 jobs")
+        each = [f"{row['cpu_s'] / row['jobs_done'] * 1e6:.0f}" for row in mine]
+        print(f"{policy}: {', '.join(each)} us of CPU a job with 10,000, 30,000 and 100,000 jobs")
     return 0
 
 

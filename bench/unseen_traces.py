@@ -55,8 +55,9 @@ KINDS: dict[str, tuple[int, int, Draw | None]] = {
 }
 
 
-def trace_of(kind: str, load: float, seed: int) -> Trace:
+def trace_of(kind: str, load: float, seed: int, jobs_most: int | None = None) -> Trace:
     count, nodes, draw = KINDS[kind]
+    count = min(count, jobs_most or count)
     capacity = nodes * 8
     if draw is None:
         return generate(count, capacity=capacity, load=load, seed=seed)

@@ -21,7 +21,7 @@ from edl.simulator.chart_scale import (
     time_scale,
 )
 from edl.simulator.outcome import Outcome, Span, Timeline
-from edl.simulator.report import render, write_report
+from edl.simulator.report import check_report, render, write_report
 from tests.unit.outcomes import an_outcome, compared, done
 
 
@@ -219,6 +219,14 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere" / "out", compared())
 
 
+def test_a_folder_in_the_place_of_the_page_is_told_before_any_work(tmp_path: Path) -> None:
+    check_report(tmp_path)
+    (tmp_path / "index.html").mkdir()
+    with pytest.raises(UsageError, match=r"cannot be written: index.html in it is a folder"):
+        check_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+
+
 # -- colours ---------------------------------------------------------------------------------
 
 
@@ -326,6 +334,11 @@ def labels(scale: Scale) -> list[str]:
     assert [tick.at for tick in scale.ticks] == sorted(tick.at for tick in scale.ticks)
     assert all(0 <= tick.at <= 1 for tick in scale.ticks)
     return [tick.label for tick in scale.ticks]
+
+
+@pytest.mark.parametrize("high", [1e3, 1e7, 1e10, 1e13, 1e16])
+def test_an_axis_of_times_has_few_names_however_long_it_is(high: float) -> None:
+    assert 2 <= len(labels(time_scale(0.0, high))) <= 10
 
 
 def test_a_logarithmic_axis_names_units_that_people_know() -> None:

@@ -32,10 +32,17 @@ def refused(tmp_path: Path, content: str | bytes, name: str = "a.csv") -> str:
     ("row", "said"),
     [
         ("b,0,1,abc", "duration_s is 'abc'; expected a number of seconds, 0 or more"),
+        ("b,0,1,1_000", "duration_s is '1_000'; expected a number of seconds, 0 or more"),
+        ("b,0,1_0,5", "gpus is '1_0'; expected a whole number, 0 or more"),
         ("b,0,1,-1", "duration_s is '-1'; expected a number of seconds, 0 or more"),
         ("b,0,1,nan", "duration_s is 'nan'; expected a number of seconds, 0 or more"),
         ("b,0,1,inf", "duration_s is 'inf'; expected a number of seconds, 0 or more"),
         ("b,0,1,1e999", "duration_s is '1e999'; expected a number of seconds, 0 or more"),
+        (
+            "b,0,1,2e9",
+            "duration_s is '2e9'; expected a number of seconds, 1e+09 (32 years) at the most",
+        ),
+        ("b,2e12,1,1", "submit_s is '2e12'; expected a number of seconds, 1e+12 at the most"),
         ("b,0,1,12 s", "duration_s is '12 s'; expected a number of seconds, 0 or more"),
         ("b,x,1,1", "submit_s is 'x'; expected a number of seconds"),
         ("b,nan,1,1", "submit_s is 'nan'; expected a number of seconds"),

@@ -51,7 +51,7 @@ def test_a_profile(table: Write) -> None:
     [
         ("0,1,1,,1,20", r"t\.csv:4: workers is '0'; expected a whole number, 1 or more"),
         ("1.5,1,1,,1,20", r"t\.csv:4: workers is '1\.5'; expected a whole number, 1 or more"),
-        ("2,1,1,,1,20", r"t\.csv:4: 2 workers are there twice; keep one row"),
+        ("2,1,1,,1,20", r"t\.csv:4: a row for 2 workers is there twice; keep one"),
         ("3,0,1,,1,20", r"t\.csv:4: throughput is 0; expected a number above 0"),
         ("3,-1,1,,1,20", r"t\.csv:4: throughput is '-1'; expected a number, 0 or more"),
         ("3,,1,,1,20", r"t\.csv:4: throughput is ''; expected a number, 0 or more"),

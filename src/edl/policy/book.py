@@ -70,6 +70,7 @@ class Book:
         self._keys += 1
         job.turn = self._turn()
         self.view.jobs[job.key] = job
+        self._note_length(job)
         self.view.news.append(job)
         return job
 
@@ -93,16 +94,23 @@ class Book:
     ) -> None:
         """Progress, as the job's leader knows it: it goes at `pace` from `from_s` on (now, if it
         does not stand still before); so much of what it had done is lost."""
-        if pace != job.pace:
+        foreseen = job.left_at(now)
+        off = 1e-6 * (1.0 + left_gpu_s)
+        if pace != job.pace or foreseen is None or abs(foreseen - left_gpu_s) > off:
             self.view.news.append(job)
         done = job.pace * max(0.0, now - job.as_of) - lost_gpu_s
         job.done_gpu_s = done if job.done_gpu_s is None else job.done_gpu_s + done
         job.left_gpu_s = left_gpu_s
         if job.told_gpu_s is None:
             job.told_gpu_s = left_gpu_s
+            self._note_length(job)
             self.view.news.append(job)
         job.as_of = now if from_s is None else from_s
         job.pace = pace
+
+    def _note_length(self, job: Job) -> None:
+        if job.told_gpu_s is not None:
+            self.view.longest_s = max(self.view.longest_s, job.told_gpu_s / job.gpus)
 
     # -- what was decided ----------------------------------------------------------------------
 

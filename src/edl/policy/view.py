@@ -135,6 +135,8 @@ class View:
     free: int = 0
     free_on: list[int] = field(default_factory=list)  # by machine; empty where numbers suffice
     news: list[Job] = field(default_factory=list)  # changed since the last decision, maybe twice
+    # Of the longest job that was ever told of, on what its user asked for.
+    longest_s: float = 0.0
 
     @property
     def capacity(self) -> int:

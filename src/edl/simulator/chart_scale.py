@@ -96,7 +96,8 @@ def gpu_scale(gpus: int) -> Scale:
 def time_scale(low: float, high: float, *, since: float = 0.0) -> Scale:
     """Named as times since `since`, of which a round number lie apart."""
     high = max(high, low + 1e-3)
-    step = next((step for step in STEPS_S if (high - low) / step <= 8), STEPS_S[-1])
+    wide = STEPS_S[-1] * ceil((high - low) / STEPS_S[-1] / 8)
+    step = next((step for step in STEPS_S if (high - low) / step <= 8), wide)
     first, last = ceil((low - since) / step - 1e-9), floor((high - since) / step + 1e-9)
     unit, name = next((unit, name) for unit, name in UNITS if step >= unit)
     named = [

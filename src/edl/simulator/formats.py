@@ -13,6 +13,7 @@ from pathlib import Path
 
 from edl.errors import UsageError
 from edl.simulator.trace_file import Table, blame, is_missing, number, read_table, whole
+from edl.types import workers_said
 
 __all__ = [
     "ModelRow",
@@ -69,7 +70,8 @@ def read_profile(path: str | Path) -> dict[int, float]:
     for line, row in table.rows():
         workers = _whole(table, line, row, "workers")
         if workers in found:
-            raise blame(table.path, line, f"{workers} workers are there twice; keep one row")
+            twice = f"a row for {workers_said(workers)} is there twice; keep one"
+            raise blame(table.path, line, twice)
         found[workers] = _positive(table, line, row, "throughput")
     _refuse_none(table, found)
     return dict(sorted(found.items()))

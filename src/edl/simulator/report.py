@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import EISDIR
 from html import escape
 from math import isfinite
 from pathlib import Path
@@ -77,6 +78,8 @@ def check_report(folder: str | os.PathLike[str]) -> None:
     try:
         with _beside(goal) as partial:
             (partial / PAGE).touch()
+        if (goal / PAGE).is_dir():
+            raise IsADirectoryError(EISDIR, f"{PAGE} in it is a folder")
     except OSError as error:
         raise _unwritable(goal, error) from error
 

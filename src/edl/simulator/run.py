@@ -32,7 +32,7 @@ from edl.simulator.setting import Setting
 from edl.simulator.speeds import Speeds
 from edl.simulator.timeline import Recorder
 
-__all__ = ["POLICIES", "QUEUED", "make_policy", "simulate"]
+__all__ = ["POLICIES", "QUEUED", "arrivals_of", "make_policy", "simulate"]
 
 Progress = Callable[[int, int], None]
 
@@ -79,7 +79,7 @@ def simulate(
         chosen = Together(chosen)
     if setting.round_s:
         chosen = Rounds(chosen, setting.round_s)
-    arrivals, rejected, notes = _arrivals(trace, setting)
+    arrivals, rejected, notes = arrivals_of(trace, setting)
     if not arrivals:
         raise UsageError(f"no job of {trace.name} fits into {setting.capacity} GPUs")
     book = Book(
@@ -118,7 +118,8 @@ def simulate(
     )
 
 
-def _arrivals(trace: Trace, setting: Setting) -> tuple[list[Arrival], int, tuple[str, ...]]:
+def arrivals_of(trace: Trace, setting: Setting) -> tuple[list[Arrival], int, tuple[str, ...]]:
+    """The jobs with their speeds, how many are larger than the cluster, and notes on the speeds."""
     speeds = Speeds(
         models=setting.models,
         seed=setting.seed,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
 from edl.errors import UsageError
@@ -25,6 +24,9 @@ NO_DURATION = "without a duration"
 ZERO = "of zero duration"
 
 SECONDS = "a number of seconds"
+# Beyond these a number is another thing than seconds, and a simulation of it would not end.
+LONGEST_S = 1e9
+LATEST_S = 1e12
 YES, NO = ("true", "yes", "1"), ("false", "no", "0")
 OPTIONAL = ("model", "batch", "min_gpus", "max_gpus", "elastic", "user")
 
@@ -138,15 +140,15 @@ def _collect(
         first = lines.setdefault(row[place], line)
         if first != line:
             raise blame(table.path, line, f"{dialect.id} {row[place]!r} is line {first}'s too")
+        cells = row[submit_at], row[gpus_at], row[duration_at]
         try:
-            numbers = float(row[submit_at]), int(row[gpus_at]), float(row[duration_at])
-            plain = -inf < numbers[0] < inf and numbers[1] > 0 and 0 < numbers[2] < inf
+            numbers = float(cells[0]), int(cells[1]), float(cells[2])
+            plain = abs(numbers[0]) <= LATEST_S and numbers[1] > 0 and 0 < numbers[2] <= LONGEST_S
         except ValueError:
             plain = False
-        if plain:
+        if plain and "_" not in "".join(cells):
             append(make(line, row, numbers))
             continue
-        cells = row[submit_at], row[gpus_at], row[duration_at]
         answer = _carefully(table.path, line, names, cells)
         if isinstance(answer, str):
             found.skipped[answer] += 1
@@ -166,6 +168,9 @@ def _carefully(
     if is_missing(submit):
         return NO_SUBMISSION
     submit_s = number(path, line, names[0], submit, expected=SECONDS)
+    if abs(submit_s) > LATEST_S:
+        most = f"{LATEST_S:g} at the most"
+        raise blame(path, line, f"{names[0]} is {submit!r}; expected {SECONDS}, {most}")
     if is_missing(gpus) or not (count := whole(path, line, names[1], gpus, at_least=0)):
         return NO_GPUS
     if is_missing(duration):
@@ -173,6 +178,9 @@ def _carefully(
     duration_s = number(path, line, names[2], duration, expected=f"{SECONDS}, 0 or more")
     if duration_s < 0:
         raise blame(path, line, f"{names[2]} is {duration!r}; expected {SECONDS}, 0 or more")
+    if duration_s > LONGEST_S:
+        most = f"{LONGEST_S:g} (32 years) at the most"
+        raise blame(path, line, f"{names[2]} is {duration!r}; expected {SECONDS}, {most}")
     return (submit_s, count, duration_s) if duration_s else ZERO
 
 

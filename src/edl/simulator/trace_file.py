@@ -191,7 +191,8 @@ def number(path: str, line: int, name: str, text: str, *, expected: str) -> floa
         value = float(text)
     except ValueError:
         value = float("nan")
-    if not isfinite(value):
+    # Python reads 1_000, which a table does not mean.
+    if not isfinite(value) or "_" in text:
         raise blame(path, line, f"{name} is {text!r}; expected {expected}")
     return value
 
