@@ -1,12 +1,17 @@
 """Does a step of edl.tensorflow take as long as TensorFlow's own, without any scaling?
 
-    python bench/tensorflow_throughput.py [--workers 2] [--model mlp|conv] [--blocks 30]
-        [--steps 4] [--batch 64]
+    python bench/tensorflow_throughput.py [--workers 2] [--model mlp|conv] [--rounds 6]
+        [--blocks 20] [--steps 4] [--batch 64]
 
 With several workers, compared with MultiWorkerMirroredStrategy (ring over loopback); with one, with
 the plain traced loop. Both run interleaved in the same processes, block by block, on the same model
 and batch, each traced once and fed by its own loader; the ratio of each pair of blocks is one
 sample.
+
+Where a model's memory happens to lie makes it faster or slower than its twin by several per cent
+for as long as the process lives, so each round is a process of its own, every other round makes the
+rival's model first, and what is told is the median of the rounds' medians. With one worker a second
+plain loop is compared with the first in the same blocks: how far that is from 1 is noise.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import argparse
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +29,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from static_throughput import compare, tell
+from static_throughput import compare
+
+_FOUND = "found: "
 
 
 def parse() -> argparse.Namespace:
@@ -32,11 +40,13 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--model", choices=["mlp", "conv"], default="mlp")
-    parser.add_argument("--blocks", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--steps", type=int, default=4, help="in a block")
     parser.add_argument("--batch", type=int, default=64, help="a worker's")
     parser.add_argument("--threads", type=int, default=1, help="of each worker, for one operation")
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--rival-first", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.wait = 0.0
     return options
@@ -122,6 +132,13 @@ def strategy_of(options: argparse.Namespace) -> Any:
     )
 
 
+def timed(once: Callable[[], Any], steps: int) -> float:
+    began = time.perf_counter()
+    for _ in range(steps):
+        once()
+    return time.perf_counter() - began
+
+
 def inside(options: argparse.Namespace) -> None:
     """One worker: blocks of EDL and of the other, in an order all workers share."""
     import keras
@@ -133,17 +150,19 @@ def inside(options: argparse.Namespace) -> None:
     strategy = strategy_of(options)
     edl.init()
     rows = options.batch
+    theirs = rival(options, strategy) if options.rival_first else None
     model = {"mlp": mlp, "conv": conv}[options.model]()
     optimizer = edl.Optimizer(keras.optimizers.SGD(1e-3, momentum=0.9), model=model)
     mine = edl.function(step_of(model, optimizer, 1))
-    theirs = rival(options, strategy)
+    theirs = theirs or rival(options, strategy)
+    twin = rival(options, None) if strategy is None else None
     drawn = np.random.default_rng(0)
     x = drawn.normal(size=(4 * rows, 32, 32, 3)).astype(np.float32)
     y = drawn.integers(0, 10, 4 * rows).astype(np.int32)
-    steps = options.blocks * options.steps + 8
-    numbers = np.arange(rows * options.workers * steps)
+    numbers = np.arange(rows * options.workers * (options.blocks * options.steps + 8))
     batches = iter(edl.DataLoader(numbers, rows * options.workers, shuffle=False))
-    their_batches = iter(tf.data.Dataset.from_tensor_slices(numbers).batch(rows).prefetch(2))
+    fed = tf.data.Dataset.from_tensor_slices(numbers).batch(rows)
+    their_batches = iter(fed.repeat().prefetch(2))
     batch = (tf.constant(x[:rows]), tf.constant(y[:rows]))
     next(batches)
 
@@ -152,22 +171,28 @@ def inside(options: argparse.Namespace) -> None:
         edl.notify_batch_end()
         next(batches)
 
-    def their_step() -> None:
-        theirs(*batch)
+    def rivals_step(once: Callable[[Any, Any], Any]) -> None:
+        once(*batch)
         next(their_batches)
-
-    def timed(once: Callable[[], Any]) -> float:
-        began = time.perf_counter()
-        for _ in range(options.steps):
-            once()
-        return time.perf_counter() - began
 
     for _ in range(3):
         edl_step()
-        their_step()
-    found = compare(options, lambda: timed(edl_step), lambda: timed(their_step))
+        rivals_step(theirs)
+        if twin is not None:
+            rivals_step(twin)
+    noise: list[float] = []
+
+    def their_block() -> float:
+        took = timed(lambda: rivals_step(theirs), options.steps)
+        if twin is not None:
+            noise.append(took / timed(lambda: rivals_step(twin), options.steps))
+        return took
+
+    ratios, ours, others = compare(options, lambda: timed(edl_step, options.steps), their_block)
     if edl.rank() == 0:
-        tell(options, *found, rival="MultiWorkerMirroredStrategy" if strategy else "plain loop")
+        told = {"ratio": ratios, "ours": ours, "theirs": others, "noise": noise or [0.0]}
+        found = {name: statistics.median(each) for name, each in told.items()}
+        print(_FOUND + json.dumps(found), flush=True)
     os._exit(0)
 
 
@@ -179,11 +204,8 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def main() -> int:
-    options = parse()
-    if options.inside:
-        inside(options)
-        return 0
+def a_round(options: argparse.Namespace, index: int) -> dict[str, float]:
+    """In processes of its own."""
     with tempfile.TemporaryDirectory() as folder:
         cluster = Path(folder, "cluster.json")
         hosts = [f"127.0.0.1:{port}" for port in free_ports(options.workers)]
@@ -191,12 +213,47 @@ def main() -> int:
         command = [
             *(sys.executable, "-m", "edl.cli.main", "run", "-n", str(options.workers)),
             *(str(Path(__file__)), *sys.argv[1:], "--inside", str(cluster)),
+            *(["--rival-first"] if index % 2 else []),
         ]
         environment = {**os.environ, "EDL_HOME": f"{folder}/home", "TF_CPP_MIN_LOG_LEVEL": "3"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        lines = [line for line in done.stdout.splitlines() if "throughput ratio" in line]
-        print("\n".join(lines) or done.stdout + done.stderr)
-        return 0 if lines else 1
+    for line in done.stdout.splitlines():
+        if _FOUND in line:
+            found: dict[str, float] = json.loads(line.partition(_FOUND)[2])
+            return found
+    raise SystemExit(done.stdout + done.stderr)
+
+
+def main() -> int:
+    options = parse()
+    if options.inside:
+        inside(options)
+        return 0
+    name = "MultiWorkerMirroredStrategy" if options.workers > 1 else "the plain loop"
+    rounds = []
+    for index in range(options.rounds):
+        found = a_round(options, index)
+        rounds.append(found)
+        beside = f"; {name} against its twin {found['noise']:.3f}" if found["noise"] else ""
+        print(
+            f"round {index + 1} of {options.rounds}: {found['ratio']:.3f} of {name} "
+            f"({found['ours'] * 1e3:.1f} against {found['theirs'] * 1e3:.1f} ms a step){beside}",
+            flush=True,
+        )
+    ratios = sorted(found["ratio"] for found in rounds)
+    noises = sorted(found["noise"] for found in rounds)
+    told = (
+        f"{options.model}, {options.workers} of {options.batch} rows each: throughput "
+        f"{statistics.median(ratios):.3f} of {name} ({ratios[0]:.3f} to {ratios[-1]:.3f}, "
+        f"{options.rounds} rounds of {options.blocks} paired blocks)"
+    )
+    if noises[-1]:
+        told += (
+            f"; {name} against its twin {statistics.median(noises):.3f} "
+            f"({noises[0]:.3f} to {noises[-1]:.3f})"
+        )
+    print(told)
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """`model.fit` by workers that come and go.
 
     python examples/keras_fit.py                     # alone
-    edl run -n 2 examples/keras_fit.py               # by two workers
-    edl scale-out keras_fit-1 --add 1                # while it trains
+    edl run -n 2 examples/keras_fit.py               # by two workers; over in seconds
+    edl run -n 2 examples/keras_fit.py --epochs 500 --patience 500
+    edl scale-out keras_fit-1 --add 1                # while that one trains
 
 Three lines make it elastic: the optimizer, the data and the callback.
 """
@@ -23,6 +24,7 @@ TEST = 297
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--patience", type=int, default=3, help="epochs without a gain")
     options = parser.parse_args()
 
     edl.init()
@@ -47,7 +49,7 @@ def main() -> None:
         validation_data=(x[:TEST], y[:TEST]),
         callbacks=[
             edl.Callback(),
-            keras.callbacks.EarlyStopping("val_accuracy", patience=3),
+            keras.callbacks.EarlyStopping("val_accuracy", patience=options.patience),
         ],
         verbose=2,
     )

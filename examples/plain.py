@@ -1,7 +1,8 @@
 """Handwritten digits without a framework: a small network in NumPy, with any number of workers.
 
     python examples/plain.py                      # alone; torch is not even imported
-    edl run -n 2 examples/plain.py --epochs 60    # two workers; scale it while it runs
+    edl run -n 2 examples/plain.py                # two workers; over in seconds
+    edl run -n 2 examples/plain.py --epochs 5000  # long enough to scale it while it runs
 
 The script computes gradients and updates its arrays itself. EDL is told which arrays those are
 (`share`), and averages the gradients of all workers (`average`).

@@ -179,13 +179,25 @@ def test_what_changes_behind_the_stream_is_sent_again(kind: str) -> None:
     assert contents(receiver.adapter) == contents(sender.adapter)
 
 
-def test_learning_rates_are_there_before_the_first_step() -> None:
+@pytest.mark.parametrize("heavy", [False, True])
+def test_learning_rates_are_there_before_the_first_step(*, heavy: bool) -> None:
+    """However much is registered; a script that writes one then does not undo the job's."""
     sender, receiver = ArrayState(boxes(1), ""), ArrayState(boxes(2), "")
     for adapter in (sender.adapter, receiver.adapter):
         adapter.make_slots()
+    best = np.ones(1 << 20 if heavy else 8)
+    sender.registered.append(Notes(best=best))
+    receiver.registered.append(notes := Notes())
     seen = []
-    transfer(sender, receiver, meanwhile=lambda: seen.append(receiver.adapter.read("rate").item()))
-    assert seen == [0.1]
+
+    def meanwhile() -> None:
+        seen.append((receiver.adapter.read("rate").item(), "best" in notes.kept))
+        receiver.adapter.write("rate", receiver.adapter.read("rate"))
+
+    transfer(sender, receiver, meanwhile=meanwhile)
+    assert seen == [(0.1, not heavy)]
+    assert contents(receiver.adapter) == contents(sender.adapter)
+    assert notes.kept["best"].tolist() == best.tolist()
 
 
 def test_a_bare_transfer_brings_what_everybody_reduced_and_touches_nothing() -> None:

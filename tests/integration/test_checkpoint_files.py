@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,15 @@ def test_what_was_saved_comes_back(url: str, warned: list[str]) -> None:
         assert found.where.endswith(f"below/it/{name(20)}")
         assert reader.steps() == [10, 20]
     assert warned == []
+
+
+def test_many_may_look_at_one_folder_at_once(tmp_path: Path) -> None:
+    def look(_: int) -> None:
+        CheckpointFolder(str(tmp_path)).prepare()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(look, range(200))) == [None] * 200
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_prepare_the_first_save_makes_the_folder(url: str) -> None:

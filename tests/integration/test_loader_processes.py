@@ -166,11 +166,14 @@ def test_a_tied_process_ends_with_the_other_one_and_not_before(tie: str) -> None
     command = [sys.executable, str(SCRIPTS / "tied.py"), tie]
     trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     with trainer:
-        assert trainer.stdout is not None
-        child = psutil.Process(int(trainer.stdout.readline()))
-        assert psutil.Process(trainer.pid).num_threads() == 1
-        assert child.is_running()
-        trainer.kill()
+        try:
+            assert trainer.stdout is not None
+            child = psutil.Process(int(trainer.stdout.readline()))
+            threads = psutil.Process(trainer.pid).num_threads
+            until(lambda: threads() == 1, "the end of the thread that started it")
+            assert child.is_running()
+        finally:
+            trainer.kill()
     until(lambda: not child.is_running(), "its end")
 
 

@@ -85,6 +85,8 @@ def test_workers_join_leave_and_die(
     assert begun == {"w0": 0, "w1": 0, "w2": 1}
     # One trace for the shares of one, two and three workers, stand-ins and an epoch's rest.
     assert [line["traces"] for line in said(log, "traces")] == [1]
+    # What callbacks remember of earlier epochs follows a worker that joins in a later one.
+    assert all(line["ended"] == line["epoch"] + 1 for line in said(log, "epoch"))
     if "--seed" in more:
         # The order of shards changes with the workers, and what comes of it hardly does.
         apart = tmp_path / "apart"
@@ -94,3 +96,19 @@ def test_workers_join_leave_and_die(
         assert job.wait(120).state == "finished"
         ends = [mean(each.losses()[-20:]) for each in (journal, read_journal(apart))]
         assert ends[0] == pytest.approx(ends[1], abs=0.05)
+
+
+def test_an_epoch_that_the_job_does_not_have_tells_no_metrics(start: Start, log: Path) -> None:
+    """One worker's callbacks stop the training; the other has begun the next epoch by then."""
+    log.mkdir(exist_ok=True)
+    job = start("stops_alone.py", str(log), workers=2)
+    result = job.wait(120)
+    assert (result.state, result.steps) == ("finished", 12), result.why
+    ends = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in log.glob("*.jsonl")
+    }
+    whole = [{"epoch": epoch, "logs": ["loss"]} for epoch in range(3)]
+    assert ends["0"] == whole
+    assert ends["1"] == [*whole, {"epoch": 3, "logs": []}]
+    assert any("ended before this one's" in line for line in job.logs("w1"))

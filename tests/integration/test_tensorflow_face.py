@@ -182,6 +182,15 @@ model = net()
 known = edl.Optimizer(keras.optimizers.Adam(), model=model)
 model.compile(optimizer=known, loss=loss_of)
 refused(lambda: model.fit(loader, verbose=0), "callbacks=[edl.Callback()]")
+here = [edl.Callback()]
+refused(lambda: model.fit(x, y, verbose=0, callbacks=here), "edl.DataLoader", "ndarray")
+refused(lambda: model.fit(loader, class_weight={0: 2.0}, verbose=0, callbacks=here), "weights")
+refused(lambda: edl.function(jit_compile=True)(lambda a: a), "XLA")
+
+class Bare:
+    trainable_variables = [tf.Variable(1.0)]
+
+refused(lambda: edl.Optimizer(keras.optimizers.SGD(), model=Bare()), "tf.Module", "Bare")
 stranger = tf.Variable([1.0])
 refused(lambda: edl.Optimizer(keras.optimizers.SGD()).apply([tf.ones(1)], [stranger]), "model=")
 
@@ -265,46 +274,6 @@ names = set(tensors["model"])
 assert "sequential/batch_normalization/moving_mean" in names, names
 """
     )
-
-
-def test_a_callback_that_is_registered_remembers_through_the_beginning_of_fit() -> None:
-    """What a joiner receives in `fit`'s beginning outlives what callbacks forget there."""
-    script = """
-from edl.tensorflow.registered import holder_of
-
-edl.init()
-model = net()
-stop = keras.callbacks.EarlyStopping(monitor="loss", patience=4, restore_best_weights=True)
-assert edl.register(stop) is stop
-stop.set_model(model)
-stop.on_train_begin()
-stop.on_epoch_end(0, {"loss": 1.0})
-for epoch in (1, 2):
-    stop.on_epoch_end(epoch, {"loss": 2.0})
-theirs = edl._here().registered[0].state_dict()
-assert theirs["wait"] == 2 and float(theirs["best"]) == 1.0
-assert "monitor_op" not in theirs and "on_train_begin" not in theirs
-assert len(theirs["best_weights"]) == 4
-
-joined = keras.callbacks.EarlyStopping(monitor="loss", patience=4, restore_best_weights=True)
-joined.set_model(net())
-holder = holder_of(joined)
-holder.load_state_dict(theirs)
-joined.on_train_begin()
-assert joined.wait == 2 and float(joined.best) == 1.0
-joined.on_epoch_end(3, {"loss": 1.0})
-assert joined.wait == 3 and joined.min_delta == stop.min_delta
-joined.wait = 2
-assert same(joined.best_weights, stop.best_weights)
-# What is put back while it trains is for now, not for the next fit.
-holder.load_state_dict({**theirs, "wait": 3})
-assert joined.wait == 3
-joined.on_train_end()
-joined.on_train_begin()
-assert joined.wait == 0
-print("remembered")
-"""
-    assert "remembered" in alone(script)
 
 
 def test_without_tensorflow_it_says_what_to_install(tmp_path: Path) -> None:

@@ -6,37 +6,40 @@ scripts call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from edl.collective.build import build_group, load_collectives
+from edl.collective.build import load_collectives
 from edl.plugin.adapter import Adapter, Array, Kind
+from edl.plugin.base import BasePlugin
 from edl.plugin.combining import combine
 from edl.plugin.holding import Holder, Holding
 from edl.plugin.reducer import ArrayReducer
 from edl.plugin.reducing import Reduction
 from edl.plugin.snapshot import capture, install
 from edl.plugin.state import ArrayState
-from edl.protocol.topology import Generation
-from edl.runtime.board import Board
-from edl.runtime.framework import Group, Relay, StatePath, Transfer
+from edl.runtime.framework import Group, Relay
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
-from edl.types import WorkerId
 
 __all__ = ["ArrayPlugin"]
 
 
-class ArrayPlugin:
+class ArrayPlugin(BasePlugin):
     """A set of named arrays as the session knows it."""
+
+    state: ArrayState
+    reducer: ArrayReducer
 
     def __init__(self, identity: Identity | None, reduction: Reduction, adapter: Adapter) -> None:
         self.adapter = adapter
         self.state = ArrayState(adapter, str(reduction))
-        self._holding = Holding(self.state.registered, take=self._rates, give=self._set_rates)
+        self._holding = Holding(
+            self.state.registered, take=self._rates, give=self._set_rates, slow=self._is_slow
+        )
         if identity is not None and (identity.founders > 1 or identity.request_id):
             # Now, while the context is prepared, and where its absence is told to the script.
             load_collectives()
@@ -44,24 +47,6 @@ class ArrayPlugin:
         self.reducer = ArrayReducer(self.session, reduction, adapter)
 
     # -- the port --------------------------------------------------------------------------
-
-    def build_group(
-        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
-    ) -> Group:
-        group = build_group(generation, me, board, bind, timeout_s)
-        if group.relay is not None and group.relay.hands:
-            self.reducer.prepare_relay(group.relay)
-        return group
-
-    def start_sending(
-        self, path: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
-    ) -> Callable[[], Transfer]:
-        return self.state.start_sending(path, snapshot, extra=extra, bare=bare)
-
-    def start_receiving(
-        self, path: StatePath, *, aside: bool = False
-    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
-        return self.state.start_receiving(path, aside=aside)
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         return capture(self.state)
@@ -97,17 +82,9 @@ class ArrayPlugin:
             self.adapter.write(name, value)
             start = end
 
-    def hold(self, *, heavy: bool) -> None:
-        self._holding.hold(heavy=heavy)
-
-    def put_back(self) -> None:
-        self._holding.put_back()
-
-    def broke(self) -> None:
-        self.reducer.abandon()
-
-    def void_step(self, group: Group, relay: Relay | None) -> None:
-        self.reducer.void_step(group, relay)
+    def _is_slow(self, holder: Holder) -> bool:
+        """Whether it is too much to copy this registered object at every step."""
+        return False
 
     def _rates(self) -> dict[str, Array]:
         """Schedules write into these variables, so they are held with registered objects."""
@@ -118,17 +95,6 @@ class ArrayPlugin:
             self.adapter.write(name, value)
 
     # -- what the face calls ---------------------------------------------------------------
-
-    @property
-    def registered(self) -> list[Holder]:
-        return self.state.registered
-
-    @property
-    def reduced(self) -> bool:
-        return self.reducer.reduced
-
-    def begin_step(self) -> None:
-        self.reducer.begin_step()
 
     def before_commit(self) -> None:
         self.reducer.end_batch()

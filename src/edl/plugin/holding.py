@@ -61,11 +61,13 @@ class Holding:
         self._light: dict[int, bool] = {}
         self._rest: Any = None
 
-    def hold(self, *, heavy: bool) -> None:
+    def hold(self, *, heavy: bool, slow: bool = True) -> None:
+        """`slow`: those that are too much for every step, too."""
         if not heavy:
             self._held = {}
         for index, holder in enumerate(self._registered):
-            if index not in self._held and (heavy or self._is_light(index, holder)):
+            now = self._is_light(index, holder) or (heavy and (slow or not self._slow(holder)))
+            if index not in self._held and now:
                 self._held[index] = copy.deepcopy(holder.state_dict())
         if not heavy or not self._rest:
             self._rest = self._take()

@@ -74,7 +74,7 @@ class Loader(ABC):
             micro_batch=self.micro_batch,
             epochs=self.epochs,
             on_begin=plugin.begin_step,
-            reduced=lambda: plugin.reduced,
+            reduced=self._left,
         )
 
     # -- where the job is ------------------------------------------------------------------
@@ -102,6 +102,10 @@ class Loader(ABC):
     def _handed(self, batch: Any) -> Any:
         """The batch as the script gets it, if it was not fetched ahead."""
         return batch
+
+    def _left(self) -> bool:
+        """The loop is over: whether gradients were exchanged in the step that it was left in."""
+        return self._plugin.reduced
 
     def _open_ahead(self) -> Ahead | None:
         """Who fetches ahead; None: batches are read when they are wanted."""

@@ -76,28 +76,33 @@ class ArrayState:
     ) -> list[tuple[int, Variable, object]]:
         """Manifest and arrays; and which of them may change behind the stream's back."""
         adapter = self.adapter
+        held = set(adapter.held())
+        # What is held comes first and is there before the newcomer's first step, for its script to
+        # change likewise, however heavy registered objects are.
+        variables = sorted(adapter.variables(), key=lambda v: v.name not in held)
+        first = sum(variable.name in held for variable in variables)
+        rows: list[list[str | int]] = []
+        for variable in variables[:first]:
+            rows.append([variable.name, str(variable.kind), len(arrays)])
+            arrays.append(np.array(adapter.read(variable.name), order="C"))
         registered = [
             _tree.flatten(holder.state_dict(), f"{type(holder).__name__}.state_dict()", arrays)
             for holder in self.registered
         ]
-        light = sum(array.nbytes for array in arrays) <= _EARLY
+        light = sum(array.nbytes for array in arrays[first:]) <= _EARLY
         # They are used while they travel: a copy stays as it was.
-        arrays[:] = [np.array(array, order="C") for array in arrays]
-        held = set(adapter.held())
-        variables = sorted(adapter.variables(), key=lambda v: v.name not in held)
-        rows, watched = [], []
-        for variable in variables:
+        arrays[first:] = [np.array(array, order="C") for array in arrays[first:]]
+        early = len(arrays) if light else first
+        watched = []
+        for variable in variables[first:]:
             version = adapter.version(variable.name)
             value = adapter.read(variable.name)
-            copies = version is None or variable.kind is Kind.BUFFER or variable.name in held
-            if variable.kind is not Kind.BUFFER and variable.name not in held:
-                # Buffers are evened out after the first step, whatever becomes of them in it; and
-                # what is held is there before it, for the newcomer's script to change likewise.
+            copies = version is None or variable.kind is Kind.BUFFER
+            if variable.kind is not Kind.BUFFER:
+                # Buffers are evened out after the first step, whatever becomes of them in it.
                 watched.append((len(arrays), variable, None if copies else version))
             rows.append([variable.name, str(variable.kind), len(arrays)])
             arrays.append(np.array(value, order="C") if copies else value)
-        first = len(arrays) - len(variables) + sum(v.name in held for v in variables)
-        early = first if light else 0
         manifest.update(
             about=self.about(), registered=registered, light=light, early=early, variables=rows
         )

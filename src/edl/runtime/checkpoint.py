@@ -15,6 +15,7 @@ import contextlib
 import errno
 import logging
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -66,11 +67,18 @@ class CheckpointFolder:
         self.where = self._place.where
 
     def prepare(self) -> None:
-        """Make the folder and write to it once, so that a bad one is known before training."""
-        probe = ".probe"
+        """Make the folder and write to it once, so that a bad one is known before training.
+
+        A job that another one is about to refuse may do so at the same time, each by its own name.
+        """
+        probe = f".probe-{secrets.token_hex(4)}"
         try:
             self._make()
-            self._place.write(probe, "probe.txt", [b"EDL can write here.\n"])
+            try:
+                self._place.write(probe, "probe.txt", [b"EDL can write here.\n"])
+            except OSError:
+                self._undo(probe, {}, [])
+                raise
             self._place.remove_folder(probe)
         except OSError as error:
             raise CheckpointError(_told(f"no checkpoints in {self.where}", error)) from error

@@ -68,6 +68,11 @@ class Mender:
         self.calls, self._acts, self._last = 0, 0, None
         self._made, self._passed = {}, {}
 
+    @property
+    def fresh(self) -> bool:
+        """Nothing of the present step has been done to the model."""
+        return self.fault is None and not self.calls and not self._made
+
     def may_update(self, optimizer: int) -> bool:
         """Whether this optimizer's step is still to be made, in a step that may be done again."""
         number = self._passed[optimizer] = self._passed.get(optimizer, 0) + 1

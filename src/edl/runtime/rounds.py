@@ -175,6 +175,12 @@ class Rounds:
         return self.progress.verdict(records)
 
     def _decided(self, verdict: Verdict) -> None:
+        assert self.progress is not None
+        last = self._keeper if verdict.stop else None
+        with last.stopping(self.progress) if last is not None else contextlib.nullcontext():
+            self._carry_out(verdict)
+
+    def _carry_out(self, verdict: Verdict) -> None:
         assert self.agent is not None
         assert self.progress is not None
         number = STOP if verdict.switch_to is None else verdict.switch_to.number

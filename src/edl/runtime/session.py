@@ -21,13 +21,12 @@ from edl.protocol.record import Kind, unpack
 from edl.runtime.entry import Entry, enter_alone, enter_job
 from edl.runtime.framework import Group, Relay
 from edl.runtime.mending import Act
-from edl.runtime.piece import Piece
-from edl.runtime.rounds import Rounds
+from edl.runtime.updating import Updating
 
 __all__ = ["Session"]
 
 
-class Session(Rounds):
+class Session(Updating):
     """One worker's training, from the script's point of view."""
 
     # -- entering --------------------------------------------------------------------------
@@ -156,58 +155,6 @@ class Session(Rounds):
             self._launch_step(progress)
         return True
 
-    def ensure_open(self) -> None:
-        """In a loop of the script's own, whose batch is made use of now: its step is open."""
-        if self.plan is None and self.opener is not None:
-            self.opener()
-
-    def begin_piece(self, piece: Piece) -> None:
-        """The batch that comes now is this part of the step."""
-        if piece.pieces > 1 and piece.index == 0:
-            self.framework.hold(heavy=True)
-        self.piece = piece
-
-    def counts(self) -> bool:
-        """Whether the present step will count; waits for its round. Never raises a lost peer."""
-        if self.plan is None or self._void or self._mender.fault is not None:
-            return False
-        try:
-            return self.round().go
-        except GroupBroken as error:
-            self.broke(error)
-            return False
-
-    def weight(self) -> float:
-        """This worker's weight in the present step's gradient."""
-        return self.round().weight(self.me)
-
-    def void(self) -> None:
-        """Somebody left the loop inside this step: it counts for nobody."""
-        self._void = True
-
-    def before_update(self, optimizer: int) -> bool:
-        """Called before this optimizer changes the model. False: it must not, or not yet."""
-        self.ensure_open()
-        if self.plan is not None and not self.piece.last:
-            return False
-        try:
-            self._await_moved()
-        except GroupBroken as error:
-            self.broke(error)
-        if self.plan is None:
-            return not self.draining
-        return self.counts() and self._mender.may_update(optimizer)
-
-    def evaluated(self) -> None:
-        """An optimizer has looked at the gradients within its step, and changes the model next."""
-        if self.plan is not None and self._mender.fault is None:
-            self._mender.calls += 1
-
-    def updated(self, optimizer: int) -> None:
-        """The optimizer's step is complete, unless a peer was lost in the middle of it."""
-        if self.plan is not None and self._mender.fault is None:
-            self._mender.updated(optimizer)
-
     def end_step(self, samples: int | None = None) -> None:
         """The boundary: commit, and do what the records decided. May raise Leave.
 
@@ -269,10 +216,7 @@ class Session(Rounds):
         if self._keeper is not None:
             self._keeper.boundary(progress, rank=group.rank)
         verdict = self._verdict(records) if not self.ends_loop() else Verdict()
-        if verdict.stop and self._keeper is not None:
-            with self._keeper.stopping(progress):
-                self._decided(verdict)
-        elif verdict.stop or verdict.switch_to is not None:
+        if verdict.stop or verdict.switch_to is not None:
             self._decided(verdict)
         elif entering and progress.generation.leaving:
             self._settle()

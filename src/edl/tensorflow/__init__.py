@@ -220,7 +220,7 @@ def elastic_shard_generator(
         read_ahead=read_ahead,
         micro_batch=micro_batch,
         on_begin=plugin.begin_step,
-        reduced=lambda: plugin.reduced,
+        reduced=plugin.left,
     )
     shards.plugin = plugin
     return shards

@@ -140,6 +140,11 @@ class Loader(BaseLoader, Stepped):
     def stand_in(self) -> Any:
         return self._read(self._view.samples(0, None, 0, 0))
 
+    def _left(self) -> bool:
+        plugin = self._plugin
+        assert isinstance(plugin, Plugin)
+        return plugin.left()
+
     def _read(self, samples: list[Any]) -> Any:
         dataset = self._view.dataset
         if isinstance(dataset, _Arrays) and self._collate is None:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from edl.errors import UsageError
 from edl.plugin.adapter import Array, Kind, Variable
 
-__all__ = ["Models", "key_of"]
+__all__ = ["Models", "key_of", "memory_of"]
 
 
 def _plain(variable: Any) -> Any:
@@ -129,7 +129,7 @@ class Models:
         if place is None and name not in self._statistics:
             place = self._ready.pop(name, None)
             if place is None:
-                place = _memory_of(self._found[name])
+                place = memory_of(self._found[name])
             if place is not None:
                 self._places[name] = place
         return place
@@ -186,7 +186,7 @@ class Models:
         return found
 
 
-def _memory_of(variable: Any) -> Array | None:
+def memory_of(variable: Any) -> Array | None:
     """A variable's memory, to be written to; None: it cannot be had.
 
     First the variable is given memory of its own: TensorFlow lets variables share it until one of

@@ -3,7 +3,8 @@
 The wrapped object keeps its class in its ancestry, so `model.compile`, schedules and callbacks
 accept it; only `apply` learns something new. It is traced into the script's function once, and
 must then do right in every generation: so whether gradients are reduced, and whether the model is
-updated at all, is asked in each step, by a crossing from the graph to Python. Crossings run on
+updated at all, is read in each step from a variable that was told before (`told.py`), or asked by a
+crossing from the graph to Python where it cannot be known before. Crossings run on
 TensorFlow's threads, but only while the training thread waits for the function that they are in,
 so the session still has one caller at a time. What the class does with gradients (clipping, weight
 decay, averages of weights) comes after the reduction. Holds: a step that does not count changes
@@ -12,7 +13,7 @@ nothing; nothing is copied on the way but into the buckets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -22,11 +23,11 @@ import tensorflow as tf
 from edl.errors import UsageError
 from edl.plugin.adapter import Array
 from edl.tensorflow.plugin import Plugin
+from edl.tensorflow.told import ASK, REDUCE, SKIP, UPDATE
 
 __all__ = ["elastic", "is_elastic"]
 
-# What a step is to do, as the graph is told.
-_SKIP, _UPDATE, _REDUCE = np.int32(0), np.int32(1), np.int32(2)
+Update = Callable[[list[Any]], Any]
 
 
 def elastic(optimizer: Any, model: Any, plugin: Plugin) -> Any:
@@ -45,17 +46,18 @@ def elastic(optimizer: Any, model: Any, plugin: Plugin) -> Any:
         # Also a sparse one, as an embedding's: its rows differ from worker to worker.
         tensors = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
         variables = [variable for _, variable in pairs]
-        may, common = crossing.reduced(tensors, plugin.names_of(variables))
+        names = plugin.names_of(variables)
 
-        def update() -> Any:
-            kind.apply(self, common, variables)
+        def update(gradients: list[Any]) -> Any:
+            kind.apply(self, gradients, variables)
             return tf.constant(True)
 
         if tf.executing_eagerly():
+            may, common = crossing.at_once(tensors, names)
             if may:
-                update()
+                update(common)
             return
-        tf.cond(may, update, lambda: tf.constant(False))
+        crossing.trace(tensors, names, update)
 
     attributes = {
         "apply": apply,
@@ -82,47 +84,63 @@ class _Crossing:
         self._plugin = plugin
         self._index = index
 
-    def reduced(self, tensors: list[Any], names: list[str]) -> tuple[Any, list[Any]]:
-        """Whether the model is to be updated, and by which gradients."""
-        if tf.executing_eagerly():
-            return self._at_once(tensors, names)
+    def trace(self, tensors: list[Any], names: list[str], update: Update) -> None:
+        """Into the present function: update the model as this step is to, if it is to."""
+        told = self._plugin.told
+        assert told is not None
+        said = told.read()
+
+        def alone() -> Any:
+            # The update stands here once more: gradients that went through another condition first
+            # cost a twentieth of a short step.
+            told.say_done()
+            return update(tensors)
+
+        def otherwise() -> Any:
+            mode = tf.cond(tf.equal(said, ASK), lambda: self._ask_in(tensors), lambda: said)
+            may, *common = tf.cond(
+                tf.equal(mode, REDUCE),
+                lambda: self._reduce_in(tensors, names),
+                lambda: [tf.equal(mode, UPDATE), *tensors],
+            )
+            return tf.cond(may, lambda: update(common), lambda: tf.constant(False))
+
+        tf.cond(tf.equal(said, UPDATE), alone, otherwise)
+
+    def _ask_in(self, tensors: list[Any]) -> Any:
         # When backward has begun, and not when it has ended: alone, a worker updates the last
         # layers while it still computes the gradients of the first.
         with tf.control_dependencies(tensors[-1:]):
-            mode = tf.numpy_function(self._asked, [], tf.int32)
+            mode = tf.numpy_function(self._asked, [], tf.int64)
         mode.set_shape(())
+        return mode
 
-        def by_workers() -> list[Any]:
-            dtypes = [tensor.dtype for tensor in tensors]
-            may, *common = tf.numpy_function(
-                lambda *arrays: self._given(names, arrays), tensors, [tf.bool, *dtypes]
-            )
-            may.set_shape(())
-            for after, before in zip(common, tensors, strict=True):
-                after.set_shape(before.shape)
-            return [may, *common]
-
-        # A worker that trains alone hands nothing over.
-        may, *common = tf.cond(
-            tf.equal(mode, _REDUCE), by_workers, lambda: [tf.equal(mode, _UPDATE), *tensors]
+    def _reduce_in(self, tensors: list[Any], names: list[str]) -> list[Any]:
+        dtypes = [tensor.dtype for tensor in tensors]
+        may, *common = tf.numpy_function(
+            lambda *arrays: self._given(names, arrays), tensors, [tf.bool, *dtypes]
         )
-        return may, common
+        may.set_shape(())
+        for after, before in zip(common, tensors, strict=True):
+            after.set_shape(before.shape)
+        return [may, *common]
 
-    def _at_once(self, tensors: list[Any], names: list[str]) -> tuple[bool, list[Any]]:
+    def at_once(self, tensors: list[Any], names: list[str]) -> tuple[bool, list[Any]]:
+        """Whether the model is to be updated, and by which gradients."""
         mode = self._ask()
-        if mode != _REDUCE:
-            return bool(mode == _UPDATE), tensors
+        if mode != REDUCE:
+            return bool(mode == UPDATE), tensors
         may, *common = self._reduce(names, [np.asarray(tensor) for tensor in tensors])
         return bool(may), [tf.convert_to_tensor(array) for array in common]
 
     # TensorFlow would make a text of an exception, and go on as a failed script does.
 
-    def _asked(self) -> np.int32:
+    def _asked(self) -> np.int64:
         try:
             return self._ask()
         except BaseException as error:
             self._plugin.raised = error
-            return _SKIP
+            return SKIP
 
     def _given(self, names: Sequence[str], arrays: Sequence[Array]) -> list[Any]:
         try:
@@ -131,15 +149,15 @@ class _Crossing:
             self._plugin.raised = error
             return [np.False_, *arrays]
 
-    def _ask(self) -> np.int32:
+    def _ask(self) -> np.int64:
         plugin = self._plugin
         if plugin.rehearsing:
-            return _REDUCE
+            return REDUCE
         plugin.session.ensure_open()
         if plugin.crosses():
-            return _REDUCE
+            return REDUCE
         plugin.reducer.reduce({})
-        return _UPDATE if self._may_update() else _SKIP
+        return UPDATE if self._may_update() else SKIP
 
     def _reduce(self, names: Sequence[str], arrays: Sequence[Array]) -> list[Any]:
         if self._plugin.rehearsing:
@@ -182,5 +200,9 @@ def _check(optimizer: object, model: object) -> None:
         raise UsageError("this optimizer is elastic already; wrap it once")
     if is_elastic(getattr(optimizer, "inner_optimizer", None)):
         raise UsageError("the optimizer inside is elastic already; wrap the outermost one only")
-    if model is not None and not hasattr(model, "trainable_variables"):
-        raise UsageError(f"model= must be a Keras model, not a {type(model).__name__}")
+    known = ("trainable_variables", "variables")
+    if model is not None and not all(hasattr(model, name) for name in known):
+        raise UsageError(
+            "model= must be a Keras model or a tf.Module, with trainable_variables and variables; "
+            f"not a {type(model).__name__}"
+        )

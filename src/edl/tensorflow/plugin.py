@@ -20,6 +20,8 @@ from edl.plugin.reducing import Reduction
 from edl.runtime.identity import Identity
 from edl.tensorflow import traced
 from edl.tensorflow.model import Models
+from edl.tensorflow.registered import Memories, Memory
+from edl.tensorflow.told import ASK, REDUCE, UPDATE, Told
 
 if TYPE_CHECKING:
     from edl.tensorflow.dataset import Stepped
@@ -33,10 +35,15 @@ class Plugin(ArrayPlugin):
     def __init__(self, identity: Identity | None, reduction: Reduction) -> None:
         self.models = Models()
         super().__init__(identity, reduction, self.models)
+        self.memories = Memories()
+        self.registered.append(self.memories)
+        self.arrived = False  # with a state of the job's, and in no epoch of a `fit` yet
         self.feed: Stepped | None = None
         self.rehearsal: Callable[[], None] | None = None
         self.rehearsing = False
         self.raised: BaseException | None = None  # in a traced function, where nobody sees it
+        self.told: Told | None = None  # with the first optimizer
+        self._exchanges = False  # the script exchanges something within its steps
         self._lent: list[weakref.ref[Array]] = []
 
     # -- models ----------------------------------------------------------------------------
@@ -44,6 +51,7 @@ class Plugin(ArrayPlugin):
     def add_optimizer(self, optimizer: Any) -> int:
         """How the session knows this optimizer."""
         self.models.add_optimizer(optimizer)
+        self.told = self.told or Told()
         return len(self.models.optimizers) - 1
 
     def add_model(self, model: Any, optimizer: Any) -> None:
@@ -63,7 +71,37 @@ class Plugin(ArrayPlugin):
                 )
         return [self.models.name_of(variable) for variable in variables]
 
+    # -- a step ----------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        super().begin_step()
+        alone = UPDATE if self.session.unasked() and not self._exchanges else ASK
+        self._tell(REDUCE if self.crosses() else alone)
+
+    def hold(self, *, heavy: bool) -> None:
+        if heavy:
+            # The step is cut in pieces, or void: what was said of it is not so simple.
+            self._tell(ASK)
+        # Keras tells callbacks of every piece of a step, so they are not put back between them.
+        pieces = self.session.plan is not None and self.session.piece.pieces > 1
+        self._holding.hold(heavy=heavy, slow=not pieces)
+
+    @property
+    def reduced(self) -> bool:
+        return super().reduced or (self.told is not None and self.told.done)
+
+    def left(self) -> bool:
+        """The loop is over: whether the model was updated in the step that it was left in."""
+        done = self.reduced
+        self._tell(ASK)
+        return done
+
+    def _tell(self, mode: np.int64) -> None:
+        if self.told is not None:
+            self.told.tell(mode)
+
     def before_commit(self) -> None:
+        self._tell(ASK)
         raised, self.raised = self.raised, None
         if raised is not None:
             raise raised
@@ -119,6 +157,15 @@ class Plugin(ArrayPlugin):
         loans = [array[...] for array in found]
         self._lent = [weakref.ref(loan) for loan in loans]
         return loans
+
+    def _is_slow(self, holder: object) -> bool:
+        """Callbacks change between steps, and one that keeps the best weights is as large."""
+        return isinstance(holder, (Memory, Memories))
+
+    def all_reduce(self, array: Array, op: str) -> Array:
+        # It may break after the update, and then it has to be known which updates were made.
+        self._exchanges = self._exchanges or self.session.plan is not None
+        return super().all_reduce(array, op)
 
     def all_reduce_tensor(self, value: Any, op: str) -> tf.Tensor:
         """The same tensor on every worker."""

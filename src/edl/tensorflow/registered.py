@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import logging
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable, Sized
+from datetime import timedelta
 from typing import Any
 
 import keras
@@ -9,8 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from edl.errors import UsageError
+from edl.runtime.tensorfile import NAMES
 
-__all__ = ["holder_of"]
+__all__ = ["Memories", "Memory", "holder_of", "is_remembered"]
+
+_log = logging.getLogger(__name__)
 
 
 class _Variables:
@@ -36,58 +44,191 @@ class _Variables:
             variable.assign(tf.convert_to_tensor(value))
 
 
-class _Memory:
-    """A Keras callback's: its numbers, texts and arrays, such as how long it has been patient.
+class Memory:
+    """A Keras callback's: which of its numbers, texts and arrays training has changed.
 
     A worker that joins is given them while `fit` begins, and some callbacks forget everything
-    when they hear that training begins; so they are given once more after that.
+    when they hear that training begins; so they are given once more after that. What it was made
+    with or found when training began is its own: a path, say, or a rank.
     """
 
     def __init__(self, held: Any) -> None:
         self._held = held
-        self._given: dict[str, Any] | None = None
-        self._training = False
+        self._given: dict[str, Any] = {}
+        self._own: dict[str, Any] | None = None  # as training found it
+        self._untold: dict[str, Any] = {}  # what cannot be sent, then or when it was told of
+        # Some have them as attributes of their own: keras.callbacks.LambdaCallback.
+        self._hooks = {name: vars(held).get(name) for name in ("on_train_begin", "on_train_end")}
         begin, end = held.on_train_begin, held.on_train_end
 
         def on_train_begin(logs: Any = None) -> None:
             begin(logs)
-            self._training = True
-            given, self._given = self._given, None
-            if given is not None:
-                vars(held).update(given)
+            self._own = copy.deepcopy(_public(held))
+            self._untold = {name: _glance(value) for name, value in _unsendable(held)}
+            given, self._given = self._given, {}
+            vars(held).update(given)
 
         def on_train_end(logs: Any = None) -> None:
-            self._training = False
+            self._own = None
             end(logs)
 
         held.on_train_begin, held.on_train_end = on_train_begin, on_train_end
+        held.edl_remembered = True
 
     def state_dict(self) -> dict[str, Any]:
-        mine = vars(self._held).items()
-        known = {name: value for name, value in mine if name[0] != "_" and _plain(value)}
-        # No memory: Keras turns its sign in each worker, when it first compares.
-        known.pop("min_delta", None)
-        return known
+        own = self._own
+        if own is None:
+            return self._given
+        self._tell_of_unsendable()
+        now = _public(self._held).items()
+        return {name: value for name, value in now if not _same(own.get(name, _NEW), value)}
+
+    def _tell_of_unsendable(self) -> None:
+        """Once of each that training changes."""
+        for name, value in _unsendable(self._held):
+            if name in self._untold and self._untold[name] in (_TOLD, _glance(value)):
+                continue
+            self._untold[name] = _TOLD
+            kind = type(self._held).__name__
+            _log.warning(
+                "%s.%s (%s) changes while it trains and cannot be sent: a new worker begins with "
+                "its own; keep numbers, texts, arrays, lists, dicts and sets, or give %s a "
+                "state_dict() and a load_state_dict()",
+                *(kind, name, type(value).__name__, kind),
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if not self._training:
+        if self._own is None:
+            # Not before training begins: what is given is no part of what that finds.
             self._given = state
-        vars(self._held).update(state)
+        else:
+            # What is not told of is as training found it, or was not there yet. But what is no
+            # number, text or array by now is told of by nobody, and stays.
+            present = _public(self._held)
+            kept = vars(self._held).keys() - present.keys()
+            own = {name: value for name, value in self._own.items() if name not in kept}
+            whole = {**copy.deepcopy(own), **state}
+            for name in present.keys() - whole.keys():
+                delattr(self._held, name)
+            vars(self._held).update(whole)
+
+    def forget(self) -> None:
+        """Its `fit` is over: it is as it was made, and may be used again."""
+        del self._held.edl_remembered
+        for name, hook in self._hooks.items():
+            if hook is None:
+                delattr(self._held, name)
+            else:
+                setattr(self._held, name, hook)
 
 
-def _plain(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_plain, value))
-    kinds = (bool, int, float, str, np.generic, np.ndarray)
-    return value is None or isinstance(value, kinds)
+class Memories:
+    """What all callbacks of the present `fit` remember, in one object that is always registered.
+
+    A script may call `fit` several times, with callbacks of its own each time, and a worker that
+    joins in a later one goes through the earlier ones first, where there is nothing left to do. So
+    memories have names: which `fit`, which place among its callbacks, and what kind.
+    """
+
+    def __init__(self) -> None:
+        self._fits = 0
+        self._present: dict[str, Any] = {}
+        self._given: dict[str, Any] = {}
+
+    @property
+    def fits(self) -> int:
+        """How many have begun."""
+        return self._fits
+
+    def begin(self, callbacks: Iterable[Any]) -> None:
+        """A `fit` begins with these, those that remember nothing left out."""
+        self.end()  # one that broke has not said so
+        self._fits += 1
+        for place, callback in enumerate(callbacks):
+            name = f"{self._fits}.{place}.{type(callback).__name__}"
+            holder = self._present[name] = holder_of(callback)
+            if name in self._given:
+                holder.load_state_dict(self._given.pop(name))
+
+    def end(self) -> None:
+        for holder in self._present.values():
+            if isinstance(holder, Memory):
+                holder.forget()
+        self._present = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: holder.state_dict() for name, holder in self._present.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, given in state.items():
+            if name in self._present:
+                self._present[name].load_state_dict(given)
+            else:
+                self._given[name] = given
+
+
+_NEW, _TOLD = object(), object()
+# Kinds of values in which callbacks keep what they remember; not functions, files and models.
+_KEPT = (list, tuple, dict, set, frozenset, deque, complex, timedelta, np.ndarray, np.generic)
+
+
+def _public(held: Any) -> dict[str, Any]:
+    known = {n: v for n, v in vars(held).items() if n[0] != "_" and _plain(v)}
+    # No memory: Keras turns its sign in each worker, when it first compares.
+    known.pop("min_delta", None)
+    return known
+
+
+def _unsendable(held: Any) -> list[tuple[str, Any]]:
+    found = ((n, v) for n, v in vars(held).items() if n[0] != "_" and isinstance(v, _KEPT))
+    return [(name, value) for name, value in found if not _plain(value)]
+
+
+def _glance(value: Any) -> tuple[int, int]:
+    """By which most changes are noticed, at no cost: another object, or a longer one."""
+    sized = isinstance(value, Sized) and not isinstance(value, np.ndarray)
+    return id(value), len(value) if sized else 0
+
+
+def _same(left: object, right: object) -> bool:
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, (set, bytes)):
+        return left == right
+    return bool(np.array_equal(left, right))  # type: ignore[arg-type]
+
+
+def is_remembered(callback: Any) -> bool:
+    """Whether its memory follows a new worker already."""
+    return bool(getattr(callback, "edl_remembered", False))
+
+
+def _plain(value: Any) -> bool:
+    """Whether it can be sent and kept, and is then what it was: exact types, for a named tuple is
+    no tuple to whoever made it."""
+    kind = type(value)
+    if isinstance(value, np.str_):
+        return True
+    if isinstance(value, np.generic) or kind is np.ndarray:
+        return str(value.dtype) in NAMES
+    if isinstance(value, (list, tuple, set)):
+        return kind in (list, tuple, set) and all(map(_plain, value))
+    if isinstance(value, dict):
+        known = kind in (dict, OrderedDict, Counter)
+        return known and all(map(_plain, value)) and all(map(_plain, value.values()))
+    return value is None or kind in (bool, int, float, str, bytes)
 
 
 def holder_of(given: Any) -> Any:
-    """The object itself if it has a `state_dict`, else one that has."""
-    if callable(getattr(given, "state_dict", None)):
+    """The object itself if it is one to register, else one that is."""
+    if all(callable(getattr(given, name, None)) for name in ("state_dict", "load_state_dict")):
         return given
     if isinstance(given, keras.callbacks.Callback):
-        return _Memory(given)
+        return Memory(given)
     if hasattr(given, "assign") or hasattr(given, "variables"):
         return _Variables(given)
     raise UsageError(

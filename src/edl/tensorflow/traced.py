@@ -17,6 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from edl.errors import UsageError
+
 __all__ = ["STAND_IN", "Function", "blank", "made", "signature_of"]
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,11 @@ class Function:
     """What `edl.function` makes of a training step."""
 
     def __init__(self, step: Callable[..., Any], **options: Any) -> None:
+        if options.get("jit_compile"):
+            raise UsageError(
+                "edl.function(jit_compile=True): XLA cannot call out of what it has compiled, "
+                "where EDL averages gradients; leave it out"
+            )
         self._step = step
         self._options = options
         self._traced: Any = None

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from edl.collective.gloo import build_group
+from edl.plugin.base import BasePlugin
 from edl.plugin.combining import combine
-from edl.plugin.holding import Holder, Holding
+from edl.plugin.holding import Holding
 from edl.plugin.reducing import Reduction
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
-from edl.runtime.framework import Group, Relay, StatePath, Transfer
+from edl.runtime.framework import Group, Relay
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
@@ -29,8 +30,11 @@ from edl.types import WorkerId
 __all__ = ["Plugin"]
 
 
-class Plugin:
+class Plugin(BasePlugin):
     """torch as the session knows it."""
+
+    state: State
+    reducer: Reducer
 
     def __init__(self, identity: Identity | None, reduction: Reduction) -> None:
         self.state = State(reduction=str(reduction))
@@ -48,23 +52,10 @@ class Plugin:
 
     # -- the port --------------------------------------------------------------------------
 
-    def build_group(
+    def _build(
         self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
     ) -> Group:
-        group = build_group(generation, me, board, bind, timeout_s)
-        if group.relay is not None and group.relay.hands:
-            self.reducer.prepare_relay(group.relay)
-        return group
-
-    def start_sending(
-        self, path: StatePath, snapshot: dict[str, Any], *, extra: Any = None, bare: bool = False
-    ) -> Callable[[], Transfer]:
-        return self.state.start_sending(path, snapshot, extra=extra, bare=bare)
-
-    def start_receiving(
-        self, path: StatePath, *, aside: bool = False
-    ) -> tuple[dict[str, Any], Callable[[], Transfer]]:
-        return self.state.start_receiving(path, aside=aside)
+        return build_group(generation, me, board, bind, timeout_s)
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         return capture(self.state)
@@ -104,15 +95,9 @@ class Plugin:
                 for buffer, part in zip(buffers, parts, strict=True):
                     buffer.copy_(part.view(buffer.shape))
 
-    def hold(self, *, heavy: bool) -> None:
-        self._holding.hold(heavy=heavy)
-
     def put_back(self) -> None:
         self.reducer.accumulator.open_all()
-        self._holding.put_back()
-
-    def broke(self) -> None:
-        self.reducer.abandon()
+        super().put_back()
 
     def _rates(self) -> list[dict[str, Any]]:
         """Schedules write into the optimizer's groups, so these are held with them."""
@@ -125,21 +110,7 @@ class Plugin:
     def _groups(self) -> list[dict[str, Any]]:
         return [g for optimizer in self.state.optimizers for g in optimizer.param_groups]
 
-    def void_step(self, group: Group, relay: Relay | None) -> None:
-        self.reducer.void_step(group, relay)
-
     # -- what the face calls ---------------------------------------------------------------
-
-    @property
-    def registered(self) -> list[Holder]:
-        return self.state.registered
-
-    def begin_step(self) -> None:
-        self.reducer.begin_step()
-
-    @property
-    def reduced(self) -> bool:
-        return self.reducer.reduced
 
     def before_commit(self) -> None:
         """Whatever changes the model is an optimizer's step, which is complete when it returns."""

@@ -33,8 +33,9 @@ class Log(Diary):
         fields = {"generation": generation, "step": step, "committed": edl.step() > step}
         self._write(what="outcome", **fields, **self._digests())
 
-    def epoch(self, epoch: int, logs: dict[str, Any]) -> None:
-        self._write(what="epoch", epoch=epoch, logs={k: float(v) for k, v in logs.items()})
+    def epoch(self, epoch: int, logs: dict[str, Any], ended: int) -> None:
+        told = {name: float(value) for name, value in logs.items()}
+        self._write(what="epoch", epoch=epoch, logs=told, ended=ended)
 
     def begun(self, traces: int) -> None:
         """Before this worker's first batch."""
@@ -69,7 +70,6 @@ class Journal(keras.callbacks.Callback):  # type: ignore[misc]
             self._log.begun(self.model.traces)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._log.intent(self.model.seen.numpy(), float(logs["loss"]))
         self.at = (edl.generation(), edl.step())
 
 
@@ -80,27 +80,36 @@ class After(keras.callbacks.Callback):  # type: ignore[misc]
         super().__init__()
         self._before = before
         self._log = log
+        self.ended: list[int] = []  # a memory of its own, which nobody registers
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._log.outcome(*self._before.at)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         assert "val_loss" in logs
-        self._log.epoch(epoch, logs)
+        self.ended = sorted({*self.ended, epoch})
+        self._log.epoch(epoch, logs, len(self.ended))
         if self._log.enough():
             self.model.stop_training = True
 
 
 class Seeing(keras.Sequential):  # type: ignore[misc]
-    """Remembers which samples its last batch had, and how often its step was traced."""
+    """Says which samples a batch has, and counts how often its step was traced."""
 
     traces = 0
+    log: Log
 
     def train_step(self, data: Any) -> Any:
         self.traces += 1
         x, y, indexes = data
-        self.seen.assign(indexes)
+        loss = self.compute_loss(x, y, self(x, training=False))
+        # Before the gradients: a worker that dies in the update has said what it used.
+        tf.numpy_function(self.note, [indexes, loss], [])
         return super().train_step((x, y))
+
+    def note(self, indexes: Any, loss: Any) -> None:
+        if not edl._here().rehearsing:
+            self.log.intent(indexes, float(loss))
 
 
 def parse() -> argparse.Namespace:
@@ -123,7 +132,7 @@ def parse() -> argparse.Namespace:
 def build(options: argparse.Namespace) -> Any:
     middle = [keras.layers.BatchNormalization()] if options.model == "batchnorm" else []
     kind = Seeing if options.way == "fit" else keras.Sequential
-    model = kind(
+    return kind(
         [
             keras.Input((16,)),
             keras.layers.Dense(32, activation="tanh"),
@@ -131,9 +140,6 @@ def build(options: argparse.Namespace) -> Any:
             keras.layers.Dense(4),
         ]
     )
-    if options.way == "fit":
-        model.seen = tf.Variable(np.zeros(0, np.int64), shape=(None,), trainable=False)
-    return model
 
 
 def optimizer_of(options: argparse.Namespace) -> Any:
@@ -192,13 +198,20 @@ def main() -> None:
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     if options.way == "fit":
         model.compile(optimizer=optimizer, loss=loss_of)
+        model.log = log
         before = Journal(log)
         x, y, _ = data()
         model.fit(
             found,
             epochs=options.epochs,
             validation_data=(x[:40], y[:40]),
-            callbacks=[before, edl.Callback(), After(before, log)],
+            callbacks=[
+                before,
+                edl.Callback(),
+                keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.99),
+                keras.callbacks.ReduceLROnPlateau("loss", factor=0.98, patience=1, min_delta=0.2),
+                After(before, log),
+            ],
             verbose=0,
         )
         edl.shutdown()
