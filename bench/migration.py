@@ -1,12 +1,14 @@
 """How long does training stop when half of the workers move, beside a scale-out by as many?
 
-    python bench/migration.py [--rounds 6] [--model mlp|resnet|tiny] [--wait 3.2]
+    python bench/migration.py [--rounds 6] [--model mlp|resnet|tiny] [--wait 3.2] [--warm 2]
 
 Four workers train. In every round two more join and leave again, two followers move to other
 slots, and then the leader and one more move. A migration is one switch; the run fails if one was
 told of more, or raised the generation by more than one. Compute is mostly a timed wait proportional
 to a worker's rows (see _workload.py); the stop is measured on the workers that stay, see _stops.py.
-At the end each migration is judged beside the scale-outs of the same run.
+Newcomers are forked off a warm pool: with `--warm 0` their imports, on two cores, slow the steps
+just before the switch by more than the switch itself does. At the end each migration is judged
+beside the scale-outs of the same run.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--model", choices=["mlp", "resnet", "tiny"], default="mlp")
     parser.add_argument("--wait", type=float, default=3.2, help="seconds for the whole batch")
+    parser.add_argument("--warm", type=int, default=2, help="how many newcomers are kept waiting")
     return parser.parse_args()
 
 
@@ -98,6 +101,7 @@ def main() -> int:
         *("--log", str(folder), "--until", str(folder / "end"), "--model", options.model),
         *("--wait", str(options.wait)),
         workers=4,
+        warm=options.warm,
     )
     try:
         wait_for_steps(folder, "w0", 9)

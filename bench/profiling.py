@@ -166,7 +166,9 @@ def once(options: argparse.Namespace, folder: Path, size: int, meeting: str, ste
 # -- all of it ---------------------------------------------------------------------------------
 
 
-def tell(results: Results, options: argparse.Namespace) -> None:
+def tell(results: Results, options: argparse.Namespace) -> bool:
+    """Whether both bars held, by the medians."""
+    held = True
     for name, times in results.items():
         if not name[0].isdigit():
             print(
@@ -182,6 +184,7 @@ def tell(results: Results, options: argparse.Namespace) -> None:
             f"{mine} takes {statistics.median(shares):.1%} of the time of {other} "
             f"({min(shares):.1%} to {max(shares):.1%}){wanted}"
         )
+        held = held and not (wanted and statistics.median(shares) > 0.25)
     for workers in range(options.most, 0, -1):
         profiled, static = results[f"{workers} profiled"], results[f"{workers} static"]
         ratios = [a / b for a, b in zip(profiled, static, strict=True)]
@@ -190,6 +193,8 @@ def tell(results: Results, options: argparse.Namespace) -> None:
             f"{statistics.median(static):.1f}: {statistics.median(ratios):.3f} times "
             f"({min(ratios):.3f} to {max(ratios):.3f}); wanted: 0.95 to 1.05"
         )
+        held = held and 0.95 <= statistics.median(ratios) <= 1.05
+    return held
 
 
 def main() -> int:
@@ -212,8 +217,7 @@ def main() -> int:
         f"{options.model}, wait {options.wait:g} s for the whole batch, {options.steps} steps "
         f"after {options.warm_up} at {options.most} to 1 workers, {options.rounds} rounds"
     )
-    tell(results, options)
-    return 0
+    return 0 if tell(results, options) else 1
 
 
 if __name__ == "__main__":

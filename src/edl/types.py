@@ -11,10 +11,15 @@ from typing import NewType
 
 from edl.errors import UsageError
 
-__all__ = ["Address", "Gpu", "JobHandle", "Member", "WorkerId"]
+__all__ = ["Address", "Gpu", "JobHandle", "Member", "WorkerId", "workers_said"]
 
 WorkerId = NewType("WorkerId", str)
 JobHandle = NewType("JobHandle", str)
+
+
+def workers_said(count: int) -> str:
+    """As a person would say it."""
+    return f"{count} worker" if count == 1 else f"{count} workers"
 
 
 @dataclass(frozen=True, slots=True, order=True)

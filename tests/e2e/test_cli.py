@@ -237,7 +237,7 @@ def test_a_job_that_trains_is_scaled_out_and_in_and_finishes(edl: Edl) -> None:
 
     status, out, err = edl("scale-in", "j", "--gpus", "localhost:1")
     assert status == 0, err
-    assert out.startswith("scale_in: w1 left; 1 workers from step ")
+    assert out.startswith("scale_in: w1 left; 1 worker from step ")
 
     lines = edl("events", "j", "--request", "mine")[1]
     assert next(line.split()[1] for line in lines.splitlines()) == "adjust.accepted"

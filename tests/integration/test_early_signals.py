@@ -6,23 +6,34 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from edl.launch import detached
 from edl.launch.base import JobSpec
+from edl.launch.jobs import find_job
 from edl.launch.local import LocalLauncher
 
 pytestmark = pytest.mark.paired
 
+PATIENCE_S = 30.0
 
-def test_a_signal_before_the_first_worker_starts_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One that waits, for jobs whose folders are the test's own."""
     monkeypatch.setenv("EDL_HOME", str(tmp_path / "home"))
-    script = tmp_path / "waits.py"
-    script.write_text("import threading\nthreading.Event().wait(600)\n")
-    launcher = LocalLauncher(JobSpec(script=str(script), args=(), workers=1, name="j"))
+    path = tmp_path / "waits.py"
+    path.write_text("import threading\nthreading.Event().wait(600)\n")
+    return str(path)
+
+
+def test_a_signal_before_the_first_worker_starts_none(script: str) -> None:
+    launcher = LocalLauncher(JobSpec(script=script, args=(), workers=1, name="j"))
     launcher.interrupt(signal.SIGTERM)
     launcher.start()
     try:
@@ -32,6 +43,37 @@ def test_a_signal_before_the_first_worker_starts_none(
     assert result is not None
     assert (result.state, result.exit_status) == ("stopped", 143)
     assert not list(launcher.folder.workers())
+
+
+def test_a_launcher_hears_a_signal_that_another_thread_was_given(script: str) -> None:
+    folder = find_job(detached.start(JobSpec(script=script, workers=1)))
+    launcher = folder.info().pid
+    try:
+        other = max(int(each) for each in os.listdir(f"/proc/{launcher}/task"))
+        assert other != launcher
+        until(lambda: asleep(launcher, launcher) and asleep(launcher, other))
+        # The kernel gives it to the thread that is named, as it may by itself when several could.
+        os.kill(other, signal.SIGTERM)
+        until(lambda: not folder.running())
+    finally:
+        if folder.running():
+            os.kill(launcher, signal.SIGKILL)
+    result = folder.result()
+    assert result is not None
+    assert (result.state, result.exit_status) == ("stopped", 143)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, "in vain"
+        threading.Event().wait(0.02)
+
+
+def asleep(process: int, thread: int) -> bool:
+    """It waits for something, and would go on waiting if it were not told."""
+    fields = Path(f"/proc/{process}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+    return fields[0] == "S"
 
 
 # Ctrl-C as soon as a module is asked for, be it in the middle of another's import.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,6 +102,44 @@ def test_a_client_without_a_certificate_is_refused(
 def test_the_wrong_scheme_is_told(secure: Etcd, guarded: Etcd) -> None:
     assert "does it want TLS (etcds://)?" in refused(f"etcd://{secure.address}")
     assert "does it speak TLS (etcd:// if not)?" in refused(f"etcds://{guarded.address}")
+
+
+def hung_up(listener: socket.socket, answers: list[bytes]) -> None:
+    """Gives each client the next answer, and resets the connections of all that come after."""
+    with listener:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client:
+                client.settimeout(10.0)
+                client.recv(1 << 16)
+                if answers:
+                    client.sendall(answers.pop(0))
+                else:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_reset_is_a_question_of_tls_to_whom_nobody_ever_answered(answers: int) -> None:
+    body = b'{"header":{"revision":"1"}}'
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = StoreUrl.parse(f"etcd://127.0.0.1:{listener.getsockname()[1]}")
+    thread = threading.Thread(target=hung_up, args=(listener, [head + body] * answers))
+    thread.start()
+    store = EtcdStore(url, job="a", timeout_s=1.0)
+    try:
+        for _ in range(answers):
+            assert store.get("a") == Versioned(None, 0)
+        with pytest.raises(StoreError, match="reset by peer") as caught:
+            store.get("a")
+        assert ("does it want TLS" in str(caught.value)) == (answers == 0)
+    finally:
+        store.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, certificates: Certificates) -> None:

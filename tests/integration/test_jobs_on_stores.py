@@ -178,6 +178,7 @@ def etcd_login(etcd: Etcd) -> None:
         ("consul://127.0.0.1:8500", "of no known kind; known:"),
         ("etcd://me:s3same@127.0.0.1", "HOST:PORT"),
     ],
+    ids=["etcd", "zookeeper", "unknown", "no-port"],
 )
 def test_a_store_that_cannot_be_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, words: str

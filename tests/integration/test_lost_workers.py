@@ -13,6 +13,7 @@ from edl.errors import EdlError
 from tests.contract.servers import until
 from tests.integration.conftest import Start
 from tests.integration.judge import read_journal
+from tests.integration.test_requests import await_event
 
 SAMPLES, BATCH = 400, 40
 
@@ -61,6 +62,12 @@ def test_a_lost_worker_is_replaced_and_one_that_left_is_not(
     written.check_replicas()
 
 
+def recovered_from(job: Job) -> set[str]:
+    """Who was lost before steps were done again, by the job's history."""
+    again = [event for event in job.events() if event.what == "job.recovered"]
+    return {worker for event in again for worker in str(event.fields["lost"]).split(",")}
+
+
 def test_a_job_that_begins_again_has_those_that_were_being_replaced(
     start: Start, log: Path, tmp_path: Path
 ) -> None:
@@ -72,7 +79,8 @@ def test_a_job_that_begins_again_has_those_that_were_being_replaced(
     pids = {str(worker.id): worker.pid for worker in job.status().workers}
     os.kill(pids["w1"], signal.SIGKILL)
     os.kill(pids["w2"], signal.SIGKILL)
-    until(lambda: "w1" not in members(job) and members(job) != set(), "the others to be lost")
+    # Its launcher has heard so, which tells afterwards who was the last.
+    until(lambda: recovered_from(job) >= {"w1", "w2"}, "the job to go on without the others")
     os.kill(pids["w0"], signal.SIGKILL)
     until(lambda: job.restarts() == 1 and len(members(job)) == 3, "three workers again", 60.0)
     end.touch()
@@ -80,6 +88,24 @@ def test_a_job_that_begins_again_has_those_that_were_being_replaced(
     assert (result.state, result.exit_status) == ("finished", 0)
     (again,) = [event for event in job.events() if event.what == "job.restarting"]
     assert "(the last was w0: killed by SIGKILL)" in str(again.fields["why"])
+
+
+def test_newcomers_that_were_just_taken_in_do_not_keep_a_lost_job_waiting(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    """Its only worker dies as they enter: whether they had, the job has three workers again."""
+    end = tmp_path / "end"
+    job = start(
+        "journal.py", *journal(log, end), workers=1, keep=3, checkpoint=str(tmp_path / "kept")
+    )
+    until(lambda: job.status().step > 3, "the job to train")
+    (pid,) = [worker.pid for worker in job.status().workers]
+    job.scale_out(2, wait=False)
+    await_event(job, "adjust.announced")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: len(members(job)) == 3 and "w0" not in members(job), "three workers", 60.0)
+    end.touch()
+    assert job.wait(120).state == "finished"
 
 
 def test_a_worker_that_raises_alone_costs_the_job_that_worker(start: Start, log: Path) -> None:

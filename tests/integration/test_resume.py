@@ -38,6 +38,13 @@ def await_saved(job: Job, folder: Path, least: int) -> None:
         job.status()
 
 
+def await_noted(job: Job, least: int) -> None:
+    """Until the job's folder says so too."""
+    while (noted := job.checkpoint()) is None or (noted.step or 0) < least:
+        assert job.running()
+        job.status()
+
+
 def joined(first: Journal, second: Journal, at: int) -> Journal:
     """One history: what the first job did up to the checkpoint, and what the second did."""
     lines = {
@@ -119,7 +126,7 @@ def test_a_job_whose_workers_are_all_killed_goes_on_by_itself(
         workers=2,
         checkpoint=str(kept),
     )
-    await_saved(job, kept, 28)
+    await_noted(job, 28)
     for worker in job.status().workers:
         os.kill(worker.pid, signal.SIGKILL)
     # Nobody leads until the job begins again, after a pause; what is known of it is told.
@@ -189,11 +196,14 @@ def test_checkpoints_of_another_job_are_not_mixed_up_with_this_one(
     assert saved_steps(kept) == steps
 
 
+@pytest.mark.parametrize("batch", ["50", "1003"])
 def test_a_job_that_is_stopped_keeps_the_step_it_stopped_at(
-    start: Start, log: Path, tmp_path: Path
+    start: Start, log: Path, tmp_path: Path, batch: str
 ) -> None:
+    """Also where that is the last step of an epoch, as every one is with a batch of all samples."""
     kept, end = tmp_path / "kept", tmp_path / "end"
-    endless = ("--log", str(log), "--epochs", "1000", "--until", str(end), "--pause", "0.02")
+    long = ("--epochs", "1000", "--until", str(end), "--pause", "0.02")
+    endless = ("--log", str(log), *long, "--batch", batch)
     job = start("journal.py", *endless, checkpoint=str(kept), env={"EDL_CHECKPOINT_STEPS": "0"})
     while job.status().step < 5:
         assert job.running()

@@ -303,3 +303,11 @@ def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     assert done.returncode == 128 + signal.SIGPIPE
     assert "Broken" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_line() -> None:
+    ask = [sys.executable, "-m", "edl.cli.start", "simulate", "--list-policies"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(ask, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "edl: what it has to say cannot be written: No space left on device\n"

@@ -304,12 +304,12 @@ def _after_crashes(history: History, said: list[Answered]) -> set[str]:
     """What a leader said of things that were never recorded dies with it; the rest stands.
 
     So leaders may differ, but none of them with itself, nor about what became of an adjustment,
-    nor after one is known to be complete.
+    nor after one is known to be complete. A worker that led before is another leader.
     """
     kinds = {type(one.answer).__name__ for one in said}
-    own: dict[WorkerId, set[str]] = defaultdict(set)
+    own: dict[tuple[WorkerId, int], set[str]] = defaultdict(set)
     for one in said:
-        own[one.worker].add(type(one.answer).__name__)
+        own[one.worker, one.office].add(type(one.answer).__name__)
     alone = all(len(mine) == 1 for mine in own.values())
     differ = isinstance(said[0].answer, Adjusted) or kinds >= {"Adjusted", "Undone"}
     return kinds if differ or not alone else {type(said[-1].answer).__name__}
@@ -338,14 +338,16 @@ def undone_is_harmless(history: History) -> list[str]:
 def _undone_by_a_failure(history: History, mine: list[Committed], told: float) -> bool:
     """A failure undoes a recorded scale-out also where a joiner has trained in it already.
 
-    Then all that the joiner ever did was done in that one generation, which was replaced, and
-    before its requester heard of the undo; but one that slept ends the step that it was in.
+    One of the joiners may die in the first step, in a world that is calm otherwise. Then all that
+    a joiner ever did was done in that one generation, which was replaced, and before its requester
+    heard of the undo; but one that slept ends the step that it was in.
     """
+    failed = history.faulty or history.lost
     numbers = {commit.generation for commit in mine}
     replaced = any(g.mended and g.number > min(numbers) for g in history.recorded)
     after = [commit for commit in mine if commit.time > told]
     slept = mine[0].worker in history.touched and after == mine[:1] == mine
-    return history.faulty and len(numbers) == 1 and replaced and (not after or slept)
+    return failed and len(numbers) == 1 and replaced and (not after or slept)
 
 
 CHECKERS: dict[str, Checker] = {

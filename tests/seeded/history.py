@@ -75,6 +75,7 @@ class Answered:
     time: float
     worker: WorkerId
     answer: Final
+    office: int  # the how many-th of this worker; it remembers nothing of the one before
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["KILLED", "Process"]
 
 KILLED = -9
+LISTENER = 10**9  # a connection that no other has
 QUIET = fx.Announce(generation=0, switch_step=0, token=0)
 
 
@@ -78,6 +79,7 @@ class Process:
         self._busy_until = 0.0
         self._next_peer = 0
         self._lapsed = False
+        self._offices = 0
         self.workshop = Workshop(self)
         self._next: list[tuple[int, Gate]] = []
         self.let_go: set[int] = set()
@@ -129,6 +131,15 @@ class Process:
         self._busy_until = max(self._busy_until, self.world.schedule.now + lag)
         self.world.schedule.at(self._busy_until, self._step, event)
 
+    def _listen(self, event: ev.Event) -> None:
+        """A launcher hears a leader's events, but for one that never tells anything either.
+
+        Only from the end on, where it matters, for it is no machine of these worlds.
+        """
+        ended = isinstance(event, ev.Swapped) and event.purpose == "state"
+        if ended and self.node.leader is not None and self.plan.launcher != "never":
+            self.node.leader.voice.chronicle.subscribe(LISTENER, "launcher")
+
     def _told(self, event: ev.Event) -> None:
         """A notification by the store, which may be out of reach for a while."""
         self._news.append(event)
@@ -160,13 +171,16 @@ class Process:
     def _step(self, event: ev.Event) -> None:
         if self.is_held(self._step, event):
             return
-        led = self.node.leader.token if self.node.leader else None
+        before = self.node.leader
+        led = before.token if before else None
         try:
+            self._listen(event)
             effects = self.node.step(event, self.world.schedule.now)
         except Exception as error:
             self.world.crashed(self, event, error)
             return
         leads = self.node.leader.token if self.node.leader else None
+        self._offices += self.node.leader not in (None, before)
         if leads is not None and leads != led:
             self.history.leaders.append((self.me, leads))
         self.world.tell(self.me, event, effects)
@@ -238,7 +252,7 @@ class Process:
 
     def _send(self, peer: int, message: Message) -> None:
         if isinstance(message, Adjusted | Undone | Refusal | Finished):
-            said = Answered(self.world.schedule.now, self.me, message)
+            said = Answered(self.world.schedule.now, self.me, message, self._offices)
             self.history.answers.setdefault(message.request_id, []).append(said)
         self.world.network.send(self, peer, message)
         self.world.notice(f"send {type(message).__name__}", self)

@@ -26,9 +26,11 @@ from edl.protocol.voice import Voice
 from edl.protocol.worker import Worker
 from edl.store.base import Swap, Versioned
 from edl.store.memory import StoreCore
+from tests.seeded.cast import w
 from tests.seeded.checkers import CHECKERS, check
 from tests.seeded.collective import Exchange
 from tests.seeded.endings import ENDINGS
+from tests.seeded.history import Answered
 from tests.seeded.plan import Ask, Fault, Plan
 from tests.seeded.shelf import Shelf
 from tests.seeded.trainer import Trainer
@@ -152,6 +154,19 @@ def test_a_joiner_that_is_never_told_of_the_undo_is_caught(monkeypatch: Patch) -
     assert failing(plan) == {"undone_is_harmless"}
 
 
+def test_nothing_cries_out_where_a_joiner_dies_in_the_first_step_and_others_were_through() -> None:
+    for seed in (14, 96, 106):
+        plan = calm(ask(1.0, "out", "lives", "lives", "dies registered"))
+        plan.seed, plan.epochs, plan.spread_s = seed, 6, 0.1
+        plan.step_s, plan.context_s = 0.05, 0.1
+        plan.settings = replace(plan.settings, switch_allowance_s=0.01)
+        history = run(plan)
+        assert check(history) == {}
+        (request,) = history.requests
+        assert {kind for _, kind in request.finals} == {"Undone"}
+        assert set(request.joiners) & {commit.worker for commit in history.commits}
+
+
 def test_an_undo_before_the_records_confirm_it_is_caught(monkeypatch: Patch) -> None:
     right = Conductor.undo
 
@@ -178,6 +193,17 @@ def test_a_process_that_is_never_let_go_is_caught(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr(Node, "_on_job_over", wrong)
     assert "everything_ends" in failing(calm())
+
+
+def test_only_a_leader_that_is_in_office_anew_may_answer_otherwise_after_a_crash() -> None:
+    history = run(calm())
+    history.faulty = True
+    finished = Answered(1.0, w(0), m.Finished(request_id="r", reason="the job is stopping"), 1)
+    undone = m.Undone(request_id="r", reason="a worker went away")
+    history.answers["r"] = [finished, Answered(2.0, w(0), undone, 2)]
+    assert check(history) == {}
+    history.answers["r"] = [finished, Answered(2.0, w(0), undone, 1)]
+    assert set(check(history)) == {"one_answer"}
 
 
 def test_an_unanswered_request_is_caught(monkeypatch: Patch) -> None:
@@ -314,6 +340,14 @@ QUICK = Settings(lease_s=0.8, silence_s=2.0, reconnect_s=0.6, build_timeout_s=1.
 def test_nothing_cries_out_where_a_leader_is_cut_off_or_wakes_alone() -> None:
     assert found_in(leaders_cut_off()) == set()
     assert found_in(sleepers_that_wake_alone()) == set()
+
+
+def test_a_number_stands_for_what_the_store_has_under_it_whatever_one_alone_has_drawn() -> None:
+    for plan in leaders_cut_off():
+        history = run(plan)
+        for generation in history.recorded:
+            known = history.generations[generation.number]
+            assert generation in (known, known.settled())
 
 
 def test_two_jobs_of_one_by_a_record_without_comparison_are_caught(monkeypatch: Patch) -> None:

@@ -37,6 +37,7 @@ REMEMBERED = {
     839: "an old leader that never hears that its successor has taken over",
     873: "an heir that goes before it has the office, when the job ends",
     948: "a founder that hears of the next generation before it hears of the first",
+    20523: "a key asked for long ago, won from a leader that is well, and followers told late",
 }
 # The same, in worlds where workers are moved.
 REMEMBERED_MIGRATIONS = {
@@ -48,6 +49,7 @@ REMEMBERED_BOTH = {
     109: "a leaver that is lost before it has let the others go on, and that nobody counts on",
     2079: "an heir that waits for the store, does not answer, and is called lost",
     21017: "a leader that goes last, and waits for a leaver while its successor should act",
+    900690: "a leader that has left and awaits a successor, when the end of the job is told",
 }
 # The same, in worlds where workers die.
 REMEMBERED_CRASHES = {

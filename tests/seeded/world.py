@@ -254,6 +254,8 @@ class World:
         history = self.history
         history.state = (self.shelf.get(STATE_KEY).value or b"").decode()
         history.ended_at = self.schedule.now
+        # A leader that is cut off may have drawn others under the same numbers, for itself alone.
+        history.generations |= {g.number: g for g in reversed(self.shelf.recorded)}
         entered = {c.generation for c in history.commits} | {mv.target for mv in history.moves}
         for worker, end in history.exits.items():
             generations = [history.generations[n] for n in entered if n in history.generations]

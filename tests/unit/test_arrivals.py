@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.effects import Dismiss, Effect, Publish, Send
@@ -220,3 +222,45 @@ def test_a_recorded_adjustment_is_told_as_it_was_though_the_job_is_stopping() ->
     event = Swapped(purpose="generation", done=True, value=b"x", revision=12)
     heir.on_swapped(event, 10.3)
     assert sent(heir.on_message(21, out, 10.4), m.Adjusted)
+
+
+@pytest.mark.parametrize("by_slot", [False, True])
+def test_who_was_to_leave_and_was_lost_first_did_not_leave_as_asked(by_slot: bool) -> None:
+    """Its request may have been taken by the very leader that was lost."""
+    heir = leader()
+    found = Recorded(generation=first(0, 1), deeds=())
+    slots = (member(1).slot,) if by_slot else ()
+    asked = m.ScaleIn(request_id="in", workers=() if by_slot else names(1), gpus=slots, count=0)
+    heir.inherit(found, revision=5, last=1, knows=Knows(entered=True), lost=w(1), now=10.0)
+    assert sent(heir.on_message(20, asked, 10.1), m.Retry)
+    heir.on_message(0, m.GroupBuilt(generation=2, worker=w(0), build_s=0.0), 10.3)
+    heir.on_swapped(Swapped(purpose="generation", done=True, value=b"x", revision=12), 10.3)
+    effects = heir.on_message(21, asked, 10.4)
+    ((peer, answer),) = sent(effects, m.Undone)
+    assert peer == 21
+    assert isinstance(answer, m.Undone)
+    assert answer.reason.startswith("w1 was lost before it could leave: it led")
+    assert [e.happened.what for e in effects if isinstance(e, Publish)] == ["adjust.undone"]
+    assert sent(heir.on_message(22, asked, 10.5), m.Undone) == [(22, answer)]
+    moves = m.Migrate(request_id="move", joiners=(joiner(2),), workers=names(1), gpus=())
+    assert sent(heir.on_message(23, moves, 10.6), m.Undone)
+
+
+def test_a_slot_that_somebody_has_taken_since_is_no_longer_that_of_the_lost() -> None:
+    heir = leader()
+    slot = member(1).slot
+    heir.inherit(
+        Recorded(generation=first(0, 1), deeds=()),
+        revision=5, last=1, knows=Knows(entered=True), lost=w(1), now=10.0,
+    )  # fmt: skip
+    heir.on_message(0, m.GroupBuilt(generation=2, worker=w(0), build_s=0.0), 10.3)
+    heir.on_swapped(Swapped(purpose="generation", done=True, value=b"x", revision=12), 10.3)
+    recovery, conductor = heir.recovery, heir.conductor
+    asked = m.ScaleIn(request_id="in", workers=(), gpus=(slot,), count=0)
+    assert recovery.lost_of(asked)
+    alone = conductor.generation
+    assert alone is not None
+    conductor.generation = replace(alone, members=(*alone.members, replace(member(2), slot=slot)))
+    recovery.on_tick(11.0)
+    conductor.generation = alone
+    assert not recovery.lost_of(asked)

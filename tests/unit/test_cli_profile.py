@@ -61,7 +61,7 @@ UNKNOWN = "efficiency: unknown, for no other number of workers was measured in t
     [
         (
             {},
-            [f"{UNKNOWN}; `edl profile mnist --min-p 1` does"],
+            [f"{UNKNOWN}; `edl profile mnist --min-p P` does, from as many as now down to P"],
         ),
         (
             {1: 1000.0, 2: 700.0, 4: 500.0},
@@ -143,11 +143,19 @@ def test_a_picture(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     picture = tmp_path / "p.png"
-    monkeypatch.setattr(AnyJob, "profile", lambda self, *wish, **options: found)
+    measured: list[object] = []
+
+    def measure(self: AnyJob, *wish: object, **options: object) -> Profile:
+        measured.append(wish)
+        return found
+
+    monkeypatch.setattr(AnyJob, "profile", measure)
     assert main(["profile", "mnist", "--min-p", "1", "--plot", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
+    measured.clear()
     assert main(["profile", "mnist", "--min-p", "1", "--plot", str(tmp_path / "p.nonsense")]) == 2
-    assert "p.nonsense cannot be written" in capsys.readouterr().err
+    assert "p.nonsense is of no kind that can be drawn; known:" in capsys.readouterr().err
+    assert not measured, "it is told before minutes of measuring"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

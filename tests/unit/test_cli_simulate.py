@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shlex
 import signal
@@ -108,6 +109,8 @@ def test_for_programs(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert (told["mechanism"], told["prices"]["stop_s"], told["seed"]) == ("edl", 1.0, 7)
     assert told["baseline"] == "tiresias"
+    assert (told["models_source"], told["models_gpu"]) == (None, None)
+    assert (told["round_s"], told["knob"]) == (0.0, 0.0)
     first, second = told["policies"]
     assert (first["policy"], first["change"]) == ("tiresias", None)
     assert second["change"] == pytest.approx(-0.175)
@@ -139,6 +142,32 @@ def test_the_fields_for_programs_are_promised(
 
 def test_the_columns_of_jobs_are_promised() -> None:
     assert promised("The table of `--jobs-csv`") == list(JOB_FIELDS)
+
+
+def test_a_link_is_followed_and_a_pipe_is_written_to(jobs: str, tmp_path: Path) -> None:
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    link.symlink_to(target)
+    assert simulated(jobs, "--jobs-csv", str(link)) == 0
+    assert link.is_symlink()
+    rows = target.read_bytes()
+    assert rows.startswith(b"policy,id,")
+    assert b"\r" not in rows
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert simulated(jobs, "--jobs-csv", str(tmp_path / "pipe")) == 0
+        assert os.read(reader, 1 << 16) == rows
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    # As a shell gives one: >(gzip).
+    reader, writer = os.pipe()
+    try:
+        assert simulated(jobs, "--jobs-csv", f"/dev/fd/{writer}") == 0
+        assert os.read(reader, 1 << 16) == rows
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_row_per_job_and_policy(jobs: str, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ import pytest
 from edl.client import Job, parse_slots
 from edl.errors import (
     AdjustmentFailed,
+    EdlError,
     JobFinished,
     PeerError,
     Refused,
+    StoreError,
     TimedOut,
     UsageError,
     WrongSecret,
@@ -35,7 +37,7 @@ RECORD = m.AdjustmentRecord(
     request_id="4f2",
     kind="scale_out",
     joined=(W2,),
-    left=(WorkerId("w1"),),
+    left=(),
     generation=2,
     step=7,
     size=3,
@@ -45,6 +47,7 @@ RECORD = m.AdjustmentRecord(
 )
 ACCEPTED = m.Accepted(request_id="4f2")
 ADJUSTED = m.Adjusted(request_id="4f2", record=RECORD)
+PARTED = m.Adjusted(request_id="4f2", record=replace(RECORD, left=(WorkerId("w1"),)))
 
 
 def waiting(request_id: str) -> m.Status:
@@ -108,7 +111,10 @@ class FakeWorld:
 
     def ask_launcher(self, message: object, timeout_s: float = 5.0) -> object:
         self.said.append(message)
-        return self.launcher_says[type(message)]
+        answer = self.launcher_says[type(message)]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def names(self) -> list[str]:
         return [type(each).__name__ for each in self.said if each != "closed"]
@@ -138,7 +144,7 @@ def scale_in() -> m.ScaleIn:
 def test_workers_start_once_the_leader_has_accepted() -> None:
     world = FakeWorld(ACCEPTED, ADJUSTED)
     assert world.adjuster().scale_out(1, (), for_s=0.0) == RECORD
-    assert world.names() == ["Reserve", "ScaleOut", "StartWorkers"]
+    assert world.names()[:3] == ["Reserve", "ScaleOut", "StartWorkers"]
     assert world.said[1] == m.ScaleOut(request_id="4f2", joiners=(JOINER,))
 
 
@@ -207,18 +213,44 @@ def test_a_wrong_secret_is_not_tried_again() -> None:
 
 
 def test_a_scale_in_waits_until_the_leavers_are_gone() -> None:
-    world = FakeWorld(ACCEPTED, ADJUSTED)
-    assert world.adjuster().scale_in(scale_in()) == RECORD
+    world = FakeWorld(ACCEPTED, PARTED)
+    assert world.adjuster().scale_in(scale_in()) == PARTED.record
     assert world.names() == ["ScaleIn", "AwaitGone"]
     last = world.said[-1]
     assert isinstance(last, AwaitGone)
     assert last.workers == (WorkerId("w1"),)
 
 
-def test_a_migration_starts_workers_and_waits_until_the_leavers_are_gone() -> None:
+def test_a_scale_out_waits_until_the_history_tells_of_it() -> None:
     world = FakeWorld(ACCEPTED, ADJUSTED)
+    assert world.adjuster().scale_out(1, (), for_s=0.0) == RECORD
+    assert world.names() == ["Reserve", "ScaleOut", "StartWorkers", "AwaitGone"]
+
+
+def test_a_scale_out_that_is_undone_waits_until_the_history_tells_of_it() -> None:
+    world = FakeWorld(ACCEPTED, m.Undone(request_id="4f2", reason="w2 died"))
+    with pytest.raises(AdjustmentFailed):
+        world.adjuster().scale_out(1, (), for_s=0.0)
+    assert world.names() == ["Reserve", "ScaleOut", "StartWorkers", "AwaitGone", "Release"]
+
+
+@pytest.mark.parametrize(
+    "trouble", [PeerError("gone"), TimedOut("silence"), StoreError("no store")]
+)
+def test_what_is_done_is_done_though_the_launcher_cannot_be_asked(trouble: EdlError) -> None:
+    world = FakeWorld(ACCEPTED, ADJUSTED)
+    world.launcher_says[AwaitGone] = trouble
+    assert world.adjuster().scale_out(1, (), for_s=0.0) == RECORD
+    world = FakeWorld(ACCEPTED, m.Undone(request_id="4f2", reason="w2 died"))
+    world.launcher_says[AwaitGone] = trouble
+    with pytest.raises(AdjustmentFailed, match="w2 died"):
+        world.adjuster().scale_out(1, (), for_s=0.0)
+
+
+def test_a_migration_starts_workers_and_waits_until_the_leavers_are_gone() -> None:
+    world = FakeWorld(ACCEPTED, PARTED)
     leave = (Gpu("localhost", 1),)
-    assert world.adjuster().migrate((), leave, 1, ()) == RECORD
+    assert world.adjuster().migrate((), leave, 1, ()) == PARTED.record
     assert world.names() == ["Reserve", "Migrate", "StartWorkers", "AwaitGone"]
     assert world.said[1] == m.Migrate(request_id="4f2", joiners=(JOINER,), workers=(), gpus=leave)
 
@@ -293,55 +325,6 @@ def test_nobody_is_asked_for_a_status_that_nobody_wants_to_hear() -> None:
     world = FakeWorld(ACCEPTED, ADJUSTED)
     world.adjuster().scale_out(1, (), for_s=0.0)
     assert "AskStatus" not in world.names()
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (m.Undone(request_id="4f2", reason="its requester gave up"), "was undone"),
-        (ADJUSTED, "was complete before it could be taken back: 3 workers"),
-        (PeerError("it went away"), "is not undone yet"),
-    ],
-)
-def test_ctrl_c_withdraws_what_was_accepted_and_tells_what_became_of_it(
-    answer: object, told: str
-) -> None:
-    world = FakeWorld(ACCEPTED, KeyboardInterrupt(), answer)
-    with pytest.raises(KeyboardInterrupt, match=told):
-        world.adjuster().scale_out(1, (), for_s=0.0)
-    assert world.names()[3:5] == ["Withdraw", "Release"]
-    assert world.names().count("ScaleOut") == 1
-
-
-def test_ctrl_c_withdraws_a_scale_in_too() -> None:
-    undone = m.Undone(request_id="4f2", reason="its requester gave up")
-    world = FakeWorld(ACCEPTED, KeyboardInterrupt(), undone)
-    with pytest.raises(KeyboardInterrupt, match="scale_in of job mnist was undone"):
-        world.adjuster().scale_in(scale_in())
-    assert world.names() == ["ScaleIn", "Withdraw"]
-
-
-def test_ctrl_c_while_progress_is_told_withdraws_too() -> None:
-    def pressed(line: str) -> None:
-        if "waiting for new workers" in line:
-            raise KeyboardInterrupt
-
-    undone = m.Undone(request_id="4f2", reason="its requester gave up")
-    world = FakeWorld(ACCEPTED, waiting("4f2"), undone)
-    with pytest.raises(KeyboardInterrupt, match="migrate of job mnist was undone"):
-        world.adjuster(progress=pressed).migrate((WorkerId("w1"),), (), 1, ())
-    assert "Withdraw" in world.names()
-
-
-def test_ctrl_c_while_leavers_end_says_that_it_is_complete() -> None:
-    def pressed(line: str) -> None:
-        if "waiting for the end of w1" in line:
-            raise KeyboardInterrupt
-
-    world = FakeWorld(ACCEPTED, ADJUSTED)
-    with pytest.raises(KeyboardInterrupt, match="migrate of job mnist is complete: 3 workers"):
-        world.adjuster(progress=pressed).migrate((WorkerId("w1"),), (), 1, ())
-    assert "Withdraw" not in world.names()
 
 
 def test_a_wait_is_told_once_for_however_long_it_lasts() -> None:

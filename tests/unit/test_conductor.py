@@ -292,19 +292,19 @@ def test_what_was_not_recorded_is_undone_with_the_generation_it_began_in(
     stage: Callable[[], Conductor],
 ) -> None:
     made = stage()
-    assert made.on_failure(5.0) == []
+    assert made.on_failure("w1 was lost", 5.0) == []
     mended = draw_again(first(0, 1), number=3, dead=names(1), leader=w(0), token=3)
     (deed,) = read_recorded(made.record(mended).value or b"").deeds
-    assert (deed.request_id, deed.undone) == ("r", "a worker was lost meanwhile")
+    assert (deed.request_id, deed.undone) == ("r", "w1 was lost meanwhile")
     made.asked = None
-    undone = m.Undone(request_id="r", reason="a worker was lost meanwhile")
+    undone = m.Undone(request_id="r", reason="w1 was lost meanwhile")
     assert sent(made.on_mended(mended, 6.0), m.Undone) == [(20, undone)]
     assert made.adjustment is None
 
 
 def test_nothing_more_is_made_of_an_adjustment_that_a_failure_ended() -> None:
     made = opened()
-    made.on_failure(5.0)
+    made.on_failure("w1 was lost", 5.0)
     assert made.adjustment is not None
     made.adjustment.on_registered(member(2), process_start_s=0.0, now=5.1)
     made.adjustment.on_ready(w(2), context_s=0.1)
@@ -315,18 +315,18 @@ def test_nothing_more_is_made_of_an_adjustment_that_a_failure_ended() -> None:
 
 def test_a_recorded_generation_is_the_base_of_what_follows() -> None:
     made = announced()
-    effects = made.on_failure(5.0)
+    effects = made.on_failure("w1 was lost", 5.0)
     assert effects[0] == QUIET
     assert told(effects) == ["adjust.switching"]
     assert made.generation is not None
     assert made.generation.number == 2
     assert made.strangers() == set(names(2))
-    assert made.on_failure(5.1) == []
+    assert made.on_failure("w1 was lost", 5.1) == []
 
 
 def test_a_failure_without_an_adjustment_changes_nothing() -> None:
     made = conductor()
-    assert made.on_failure(5.0) == []
+    assert made.on_failure("w1 was lost", 5.0) == []
     assert made.strangers() == set()
 
 

@@ -14,10 +14,12 @@ from edl.launch.history import History
 from edl.launch.jobs import JobFolder
 from edl.launch.notes import Note, read_note
 from edl.launch.restarts import PAUSE_S, PAUSE_S_MAX, Again, Enough, Restarts
+from edl.protocol.election import write_leader
 from edl.protocol.messages import Happened
-from edl.types import WorkerId
+from edl.types import Address, WorkerId
 
 W0, W1, W2 = WorkerId("w0"), WorkerId("w1"), WorkerId("w2")
+LED = write_leader(W0, Address("127.0.0.1", 1))
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def folder(tmp_path: Path) -> JobFolder:
 @pytest.fixture
 def census() -> Census:
     made = Census([W0, W1, W2])
-    made.on_leader(True, 0.0)
+    made.on_leader(LED, 0.0)
     for worker in (W0, W1, W2):
         made.on_started(worker, "")
     made.on_generation(json.dumps({"number": 1, "members": [W0, W1, W2]}).encode())
@@ -117,6 +119,7 @@ def test_samples_that_raise_on_two_workers_in_different_steps_end_the_job(
     told = "the same samples raised on two workers, w0 and w1, in steps 7 and 9"
     assert ending.lose(lost(W1)) == told
     assert ending.result(1.0).why == "workers w0 and w1 failed on the same batch"
+    assert ending.result(1.0).steps == 9, "its launcher had heard of none"
 
 
 @pytest.mark.parametrize("other", [{"step": 8}, {"own": False}, {"step": None}])

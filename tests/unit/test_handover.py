@@ -33,6 +33,10 @@ def switching() -> Adjustment:
     adjustment.build(target(), now=100.5)
     adjustment.announce(step=7, now=101.0)
     adjustment.switch(step=7, now=102.0)
+    said = m.Switched(
+        generation=2, worker=w(0), step=7, transfer_s=0.5, transfer_bytes=90, stop_s=0.2
+    )
+    adjustment.on_switched(said)
     return adjustment
 
 
@@ -63,6 +67,7 @@ def test_the_open_switch_goes_on_in_other_hands() -> None:
     assert again.waiting == {w(1), w(2)}
     assert (again.opened, again.step, again.switch_wait_s) == (996.0, 7, 1.0)
     assert (again.request_id, again.leavers) == ("r", names(0))
+    assert (again.transfer_bytes, again.transfer_s, again.stop_s) == (90, 0.5, 0.2)
 
 
 def test_the_successor_counts_on_where_the_old_leader_stopped() -> None:

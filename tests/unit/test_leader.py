@@ -329,6 +329,7 @@ def test_the_end_is_written_to_the_store_before_the_leader_goes(stop: bool, valu
         purpose="state", key="state", expected=0, value=value, leased=False
     )
     assert not any(isinstance(effect, MayGo) for effect in effects)
+    leader.on_message(22, m.Subscribe(request_id="e", since=0), 3.0)
     event = Swapped(purpose="state", done=True, value=value, revision=9)
     assert leader.on_swapped(event, 3.1) == [MayGo()]
     assert leader.on_job_over(4.0) == []

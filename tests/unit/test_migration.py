@@ -218,7 +218,7 @@ def test_a_job_that_ends_in_the_first_step_has_not_moved() -> None:
 
 
 def mended(made: Conductor, *dead: int) -> tuple[Generation, list[Effect]]:
-    made.on_failure(7.0)
+    made.on_failure("w2 was lost", 7.0)
     assert made.generation is not None
     gone = {*names(*dead), *made.strangers()}
     target = draw_again(made.generation, number=9, dead=gone, leader=made.me, token=3)
@@ -231,7 +231,7 @@ def test_before_everybody_is_through_a_failure_undoes_the_migration() -> None:
     assert (target.workers(), target.leaving) == (names(0, 1), ())
     ((_, answer),) = sent(effects, m.Undone)
     assert isinstance(answer, m.Undone)
-    assert [deed.undone for deed in made.deeds] == ["a worker was lost meanwhile"]
+    assert [deed.undone for deed in made.deeds] == ["w2 was lost meanwhile"]
 
 
 def test_once_everybody_is_through_newcomers_are_survivors_and_leavers_are_gone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edl.protocol import messages as m
+from edl.protocol.closing import TOLD_S
 from edl.protocol.effects import (
     Begin,
     BuildGroup,
@@ -128,13 +129,17 @@ def heir() -> Node:
     return machine
 
 
-def leaving_leader() -> Node:
-    """w0 after the switch that left it out, with the hand-over sent."""
-    machine = leading()
+def prepare_to_leave(machine: Node) -> None:
     ask = m.ScaleIn(request_id="r", workers=names(0), gpus=(), count=0)
     built = m.GroupBuilt(generation=2, worker=w(1), build_s=0.0)
     steps(machine, Heard(peer=9, message=ask), GroupStands(number=2, build_s=0.0))
     steps(machine, Heard(peer=1, message=built), recorded(2))
+
+
+def leaving_leader() -> Node:
+    """w0 after the switch that left it out, with the hand-over sent."""
+    machine = leading()
+    prepare_to_leave(machine)
     assert sent(steps(machine, SwitchDecided(generation=2, step=5)), m.Handover)
     return machine
 
@@ -334,6 +339,14 @@ def test_an_old_leader_goes_when_the_store_says_so() -> None:
     assert leaving_leader().step(seen(1, 20), 2.0) == [MayGo()]
 
 
+def test_an_old_leader_goes_when_the_job_is_over_for_nobody_takes_over_any_more() -> None:
+    assert leaving_leader().step(StateSeen(value=b"finished"), 2.0) == [MayGo()]
+    told_before = leading()
+    prepare_to_leave(told_before)
+    steps(told_before, StateSeen(value=b"finished"))
+    assert MayGo() in steps(told_before, SwitchDecided(generation=2, step=5))
+
+
 def test_an_old_leader_whose_key_lapsed_hands_over_its_new_revision() -> None:
     machine = leaving_leader()
     assert machine.step(VACANT, 2.0) == [contest(0)]
@@ -350,7 +363,8 @@ def test_a_job_that_ends_before_the_handover_is_ended_by_the_successor() -> None
     effects = machine.step(swapped(1, 7), 1.1)
     assert any(isinstance(e, StoreSwap) and e.purpose == "state" for e in effects)
     done = Swapped(purpose="state", done=True, value=b"finished", revision=8)
-    assert machine.step(done, 1.2) == [MayGo()]
+    assert machine.step(done, 1.2) == []
+    assert MayGo() in machine.step(Tick(), 1.2 + TOLD_S)
 
 
 # -- the end ---------------------------------------------------------------------------------
@@ -378,6 +392,7 @@ def test_a_leader_goes_when_the_end_is_in_the_store() -> None:
     effects = machine.step(JobOver(step=9), 1.0)
     assert not any(isinstance(effect, MayGo) for effect in effects)
     done = Swapped(purpose="state", done=True, value=b"finished", revision=8)
+    steps(machine, Heard(peer=20, message=m.Subscribe(request_id="e", since=0)))
     assert machine.step(done, 1.2) == [MayGo()]
 
 

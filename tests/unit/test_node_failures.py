@@ -12,6 +12,7 @@ from edl.protocol.effects import (
     Dial,
     Dismiss,
     Effect,
+    Publish,
     Send,
     StoreSwap,
 )
@@ -45,9 +46,10 @@ def steps(machine: Node, *events: Event) -> list[Effect]:
     return [effect for event in events for effect in machine.step(event, 1.0)]
 
 
-def following(request_id: str = "") -> Node:
+def following(*before: Event, request_id: str = "") -> Node:
     """w1, which trains with w0 and w2 in generation 1 and follows w0 over the connection -1."""
     machine = Node(me=member(1), request_id=request_id, founders=3, settings=SETTINGS)
+    steps(machine, *before)
     leader = LeaderSeen(value=write_leader(w(0), member(0).address), revision=1)
     steps(machine, leader, PeerOpened(peer=-1), ContextReady(context_s=1.0))
     steps(machine, Heard(peer=-1, message=m.Prepare(generation=first(0, 1, 2))))
@@ -154,6 +156,40 @@ def test_losing_the_lease_is_not_death() -> None:
     (contest,) = steps(led, LeaderSeen(value=None, revision=0))
     assert isinstance(contest, StoreSwap)
     assert contest.expected == 0
+
+
+def lost(effects: list[Effect]) -> dict[str, str]:
+    told = [effect.happened for effect in effects if isinstance(effect, Publish)]
+    gone = [happened.fields for happened in told if happened.what == "worker.lost"]
+    return {str(fields["worker"]): str(fields["why"]) for fields in gone}
+
+
+def test_a_key_that_was_asked_for_long_ago_is_no_word_of_a_death() -> None:
+    """w0 led since, and let its lease lapse; it still answers. w2 hears of it late."""
+    machine = following(VACANT)
+    assert steps(machine, VACANT) == []
+    effects = steps(machine, won())
+    assert lost(effects) == {}
+    assert BuildGroup(generation=mended(2)) in effects
+    hail = m.Hail(worker=w(0), generation=1, last=1)
+    effects = steps(machine, Heard(peer=4, message=hail))
+    assert sent(effects, m.Prepare) == [(4, m.Prepare(generation=mended(2)))]
+    until = 1.0 + SETTINGS.silence_s
+    for tick in range(3, int(2 * until)):
+        assert lost(machine.step(Tick(), tick / 2)) == {}
+        steps(machine, Heard(peer=4, message=m.Pong(generation=1, worker=w(0))))
+    assert lost(machine.step(Tick(), until)) == {w(2): "it has not come to the new leader"}
+
+
+def test_a_key_that_was_asked_for_long_ago_may_tell_of_a_death_all_the_same() -> None:
+    machine = following(VACANT)
+    effects = steps(machine, LOST, VACANT, won())
+    assert lost(effects) == {w(0): "it led, and answers no more"}
+    assert BuildGroup(generation=mended(2, 0)) in effects
+    for now in (1.5, 2.0, 2.5):
+        assert lost(machine.step(Tick(), now)) == {}
+    late = machine.step(Tick(), 1.0 + SETTINGS.reconnect_s)
+    assert lost(late) == {w(2): "it has not come to the new leader"}
 
 
 def test_a_deposed_leader_announces_nothing_and_follows() -> None:

@@ -67,6 +67,12 @@ def test_throughput_is_of_the_present_number_of_workers_alone() -> None:
     assert pace.throughput() == two.samples / 0.5
     pace.on_committed(committed(28, record(), duration_s=2.0))
     assert pace.throughput() == 4.0
+    pace.on_committed(committed(29, record(), duration_s=2.0))
+    status = pace.status(
+        request_id="s", state="training", leader=w(0), generation=None, arriving=(),
+        adjustment=None, adjustments=0, settings=Settings(),
+    )  # fmt: skip
+    assert (status.step_s, status.pace_steps) == (2.0, 2), "and so is a step's time"
 
 
 def test_only_recent_steps_count() -> None:

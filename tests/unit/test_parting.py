@@ -6,8 +6,16 @@ import pytest
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Dismiss, LetGo
-from edl.protocol.events import Heard, Settled, Swapped, SwitchDecided, Through
+from edl.protocol.effects import Dismiss, LetGo, MayGo
+from edl.protocol.events import (
+    Heard,
+    Parted,
+    Settled,
+    StateSeen,
+    Swapped,
+    SwitchDecided,
+    Through,
+)
 from edl.protocol.handover import reopened
 from edl.protocol.leader import Leader
 from edl.protocol.node import Node
@@ -73,6 +81,20 @@ def test_a_leaver_that_has_let_the_others_go_on_never_leads() -> None:
     assert not node.election.may_lead
     won = Swapped(purpose="leader", done=True, value=node.election.value(), revision=9)
     assert any(isinstance(effect, Dismiss) for effect in node.step(won, 4.3))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_leader_that_has_parted_awaits_no_successor_once_the_job_is_over(early: bool) -> None:
+    node = member_node(1)
+    node.step(SwitchDecided(generation=2, step=9), 4.0)
+    node.step(Settled(generation=2), 4.1)
+    node.leader = Leader(me=w(1), token=3, settings=Settings(), founders=3, peer=0)
+    over, parted = StateSeen(value=b"finished"), Parted(generation=2)
+    if early:
+        assert node.step(over, 4.2) == []
+    assert node.step(Through(generation=2), 4.3) == [LetGo(generation=2)]
+    assert node.step(parted, 4.4) == ([MayGo()] if early else [])
+    assert node.step(over, 4.5) == ([] if early else [MayGo()])
 
 
 def test_a_leaver_stays_if_the_generation_fell_before_it_could_go() -> None:

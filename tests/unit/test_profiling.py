@@ -268,6 +268,15 @@ def test_what_others_change_meanwhile_is_told_and_not_undone() -> None:
     assert found.restored
 
 
+def test_who_came_for_it_stays_where_the_job_may_not_be_smaller_without_whoever_went() -> None:
+    job = PlayedJob(2, least=2)
+    job.meanwhile[3] = lambda: job.go("w1")
+    found = measure(job, plan(3, 3))
+    assert found.restored
+    assert len(job.members) == 2
+    assert "stays, for w1 went meanwhile, and the job may not be smaller" in found.notes[-1]
+
+
 def test_a_leaver_that_was_gone_first_is_no_refusal() -> None:
     job = PlayedJob(3)
     kept = job.scale_in

@@ -376,9 +376,9 @@ def test_a_newcomer_without_a_step_is_no_survivor_and_its_scale_out_is_undone() 
     (swap,) = made.on_group_built(built(2, 3))
     assert isinstance(swap, StoreSwap)
     (deed,) = read_recorded(swap.value or b"").deeds
-    assert (deed.request_id, deed.undone) == ("out", "a worker was lost meanwhile")
+    assert (deed.request_id, deed.undone) == ("out", "w1 was lost meanwhile")
     effects = answer(made)
-    undone = m.Undone(request_id="out", reason="a worker was lost meanwhile")
+    undone = m.Undone(request_id="out", reason="w1 was lost meanwhile")
     assert sent(effects, m.Undone) == [(20, undone)]
     assert [peer for peer, _ in sent(effects, m.Undo)] == [0, 12, 13]
     assert made.conductor.adjustment is None

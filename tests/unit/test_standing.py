@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl.protocol.effects import BreakGroup, Dismiss, Effect
+from edl.protocol.effects import BreakGroup, Dismiss, Effect, MayGo
 from edl.protocol.messages import Founded, Prepare
 from edl.protocol.recorded import write_recorded
 from edl.protocol.standing import Standing
@@ -102,6 +102,17 @@ def test_the_end_of_the_job_frees_only_those_who_wait() -> None:
     place = standing()
     place.ended = "the job is finished"
     assert place.leave_if_over() == []
+    place.worker.on_broke(1, "reset")
+    assert place.leave_if_over() == [Dismiss(why="the job is finished", failed=False, over=True)]
+
+
+def test_the_end_of_the_job_frees_a_leaver_and_dismisses_one_that_could_not_leave() -> None:
+    place = standing()
+    place.worker.on_message(Prepare(generation=scaled_in()))
+    assert place.worker.on_switch_decided(2) is None
+    assert place.leave_if_over() == []
+    place.ended = "the job is finished"
+    assert place.leave_if_over() == [MayGo()]
     place.worker.on_broke(1, "reset")
     assert place.leave_if_over() == [Dismiss(why="the job is finished", failed=False, over=True)]
 

@@ -116,6 +116,22 @@ def test_a_newcomer_that_did_not_come_leaves_the_straggler_where_it_is() -> None
     assert "w2 went away; tried again every 60 s" in floor.said[-1]
 
 
+def test_a_straggler_that_was_lost_is_in_nobodys_way() -> None:
+    """A leader that is slow and dies: the next one undoes what is asked of its predecessor."""
+    floor, asking = swaps()
+    for worker in (W1, WorkerId("w2")):
+        asking.on_event(event("straggler.found", worker))
+    asking.on_tick(10.0)
+    (request_id,) = floor.told
+    floor.gone.add(1)
+    asking.on_answer(m.Undone(request_id=request_id, reason="w1 was lost meanwhile"), 12.0)
+    assert floor.said == ["straggler.kept {'worker': 'w1', 'why': 'w1 was lost meanwhile'}"]
+    asking.on_tick(12.0 + AGAIN_S)
+    (request,) = floor.told.values()
+    assert isinstance(request, m.Migrate)
+    assert request.workers == ("w2",)
+
+
 def test_a_refused_swap_is_not_asked_for_again() -> None:
     floor, asking = swaps()
     asking.on_event(event("straggler.found", W1))

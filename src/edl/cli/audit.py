@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 
 from rich import box
 from rich.console import Console
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from edl.launch.jobs import find_job
 from edl.launch.told import audited
-from edl.runtime.auditing import Audit
+from edl.runtime.auditing import Audit, EpochAudit
 
 __all__ = ["audit"]
 
@@ -36,9 +37,10 @@ def _table(found: Audit) -> Table:
     names = ("epoch", "state", "steps", "samples", "used once", "twice", "never")
     for number, name in enumerate(names):
         table.add_column(name, justify="left" if number == 1 else "right", no_wrap=True)
-    for epoch in found.epochs:
+    for alike in _alike(found.epochs):
+        epoch, last = alike[0], alike[-1]
         table.add_row(
-            str(epoch.epoch),
+            f"{epoch.epoch}" if epoch is last else f"{epoch.epoch} to {last.epoch}, each",
             epoch.state,
             f"{epoch.steps:,}",
             f"{epoch.samples:,}",
@@ -49,6 +51,18 @@ def _table(found: Audit) -> Table:
             style="red" if epoch.fault else "",
         )
     return table
+
+
+def _alike(epochs: Iterable[EpochAudit]) -> list[list[EpochAudit]]:
+    """Epochs of which the same is to be told, one after another: a long job has thousands."""
+    found: list[list[EpochAudit]] = []
+    for epoch in epochs:
+        before = found[-1][-1] if found else None
+        if before is not None and replace(before, epoch=epoch.epoch) == epoch:
+            found[-1].append(epoch)
+        else:
+            found.append([epoch])
+    return found
 
 
 def _verdict(found: Audit) -> str:

@@ -89,10 +89,17 @@ def logs(options: argparse.Namespace) -> int:
 
 
 def events(options: argparse.Namespace) -> int:
+    known = False
     for event in Job(options.job).events(options.since, follow=options.follow):
         if options.request and event.request_id != options.request:
             continue
+        known = True
         print(json.dumps(asdict(event)) if options.json else event_line(event), flush=True)
+    if options.request and not known:
+        raise UsageError(
+            f"job {options.job} tells nothing of request {options.request}; `edl events "
+            f"{options.job}` shows what it tells"
+        )
     return 0
 
 

@@ -7,6 +7,7 @@ signal's number for what a signal ended.
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,13 +15,13 @@ from typing import NoReturn, TypeAlias
 
 from edl import __version__
 from edl.cli import audit, job, profile, run, simulate
+from edl.cli.numbers import count, duration, positive, seconds
 from edl.cli.output import MODES
 from edl.config import STRAGGLER_POLICIES
 from edl.errors import EdlError, UsageError
 
 __all__ = ["main"]
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 Command = Callable[[argparse.Namespace], int]
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return command(options)
         finally:
             # What the buffer holds would be written after all else, where no reader is an error.
-            sys.stdout.flush()
+            if sys.stdout is not None:  # as it is for whoever has closed it
+                sys.stdout.flush()
     except UsageError as error:
         print(f"edl: {error}", file=sys.stderr)
         return 2
@@ -53,6 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         run.give_up_stdout()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        run.give_up_stdout()
+        what = error.filename or "what it has to say"  # which has no name
+        print(f"edl: {what} cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 def make_parser() -> Parser:
@@ -304,7 +313,8 @@ def add_migrate(commands: Commands) -> None:
         job.migrate,
         "edl migrate mnist --from localhost:0,1 --to localhost:2,3\n"
         "edl migrate mnist --workers w1 --to localhost:4    by id; any worker, the leader too\n"
-        "edl migrate mnist --from localhost:0 --add 1       to any free slot",
+        "edl migrate mnist --from localhost:0 --add 1       to any free slot\n"
+        "edl migrate mnist --from localhost:0,1 --add 1     two leave and one comes",
     )
     add_job(parser)
     wish = parser.add_mutually_exclusive_group(required=True)
@@ -331,7 +341,7 @@ def add_profile(commands: Commands) -> None:
     )
     parser.add_argument("job", metavar="JOB", nargs="?", help="the job's name, see `edl ps`")
     parser.add_argument("--min-p", type=positive, metavar="P", help="the fewest workers (1)")
-    parser.add_argument("--max-p", type=positive, metavar="P", help="the most workers (as now)")
+    parser.add_argument("--max-p", type=positive, metavar="P", help="the most (as now, or --min-p)")
     parser.add_argument(
         "--steps", type=positive, default=20, metavar="N", help="mini-batches to measure (20)"
     )
@@ -371,40 +381,6 @@ def add_request(parser: Parser) -> None:
         "--request-id", metavar="ID", help="the same id is carried out once, however often asked"
     )
     add_json(parser)
-
-
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
-
-
-def count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
-    return int(text)
-
-
-def seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
-def duration(text: str) -> float:
-    """Seconds, from 240, 240s, 4m, 1h or 1.5h."""
-    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
-    try:
-        value = float(number) * UNITS[unit]
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 240s, 4m or 1h")
-    return value
 
 
 if __name__ == "__main__":

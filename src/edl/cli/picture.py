@@ -9,12 +9,23 @@ from typing import Any
 from edl.client import Profile
 from edl.errors import UsageError
 
-__all__ = ["draw", "figure_class"]
+__all__ = ["check_kind", "draw"]
 
 MEASURED, USED, IDEAL = "#1f6fb4", "#d9741a", "#8a8a8a"
 
 
-def figure_class() -> Any:
+def check_kind(path: Path) -> None:
+    """UsageError where there is no way to draw such a file."""
+    kinds = _figure_class()().canvas.get_supported_filetypes()
+    kind = path.suffix.removeprefix(".").lower()
+    # matplotlib takes a name without an ending for png.
+    if kind and kind not in kinds:
+        raise UsageError(
+            f"--plot {path} is of no kind that can be drawn; known: {', '.join(sorted(kinds))}"
+        )
+
+
+def _figure_class() -> Any:
     """UsageError where matplotlib is missing."""
     try:
         return importlib.import_module("matplotlib.figure").Figure
@@ -28,7 +39,7 @@ def figure_class() -> Any:
 def draw(path: Path, found: Profile) -> None:
     """The ideal is p workers that are each as fast as one of the best p; efficiency is the share
     of it that is reached."""
-    figure = figure_class()(figsize=(6.4, 5.6), dpi=150, layout="constrained")
+    figure = _figure_class()(figsize=(6.4, 5.6), dpi=150, layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _throughput(above, found)
     _efficiency(below, found)

@@ -12,12 +12,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from edl.cli.picture import draw, figure_class
+from edl.cli.picture import check_kind, draw
 from edl.cli.say import say
 from edl.cli.signals import interruptible
 from edl.cli.table import told_failures
 from edl.client import Job, Profile, run
 from edl.errors import AdjustmentFailed, JobFailed, UsageError
+from edl.types import workers_said
 
 __all__ = ["profile"]
 
@@ -31,7 +32,7 @@ def profile(options: argparse.Namespace) -> int:
         )
     # Told before minutes of measuring, not after them.
     if options.plot is not None:
-        figure_class()
+        check_kind(Path(options.plot))
     for path in (options.csv, options.plot):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise UsageError(f"{path} cannot be written: there is no such folder")
@@ -130,11 +131,13 @@ def _print_best(found: Profile) -> None:
 def _print_present(found: Profile) -> None:
     """One number of workers is measured now; the others, if any, were some time before."""
     (row,) = found.rows
-    print(f"now: the job as it is, with {_workers(row.workers)}, over its last {row.steps} steps")
+    print(
+        f"now: the job as it is, with {workers_said(row.workers)}, over its last {row.steps} steps"
+    )
     if not found.earlier:
         print(
             "efficiency: unknown, for no other number of workers was measured in this job; "
-            f"`edl profile {found.job} --min-p 1` does"
+            f"`edl profile {found.job} --min-p P` does, from as many as now down to P"
         )
         return
     seen = ", ".join(f"{speed:,.1f} with {p}" for p, speed in found.earlier.items())
@@ -143,10 +146,6 @@ def _print_present(found: Profile) -> None:
         print(f"best use of each worker: now, with {found.best} (*)")
     else:
         print(f"best use of each worker: seen before with {found.best}; efficiency is beside that")
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker" if count == 1 else f"{count} workers"
 
 
 def _write_csv(path: Path, found: Profile) -> None:

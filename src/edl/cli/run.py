@@ -24,6 +24,7 @@ from edl.launch.jobs import Result
 from edl.launch.local import LocalLauncher
 from edl.protocol.messages import Status
 from edl.store.url import without_password
+from edl.types import workers_said
 
 __all__ = ["give_up_stdout", "run"]
 
@@ -159,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     live = console.is_terminal and not console.is_dumb_terminal
     screen: Screen = LiveScreen(console, launcher.folder.name, workers) if live else PlainScreen()
     with contextlib.closing(launcher), contextlib.closing(screen):
-        screen.line(f"edl: job {launcher.folder.name}: {workers} workers of {spec.script}")
+        screen.line(f"edl: job {launcher.folder.name}: {workers_said(workers)} of {spec.script}")
         launcher.start()
         result = _show(launcher, screen, Output(launcher.folder, options.output), options.output)
     _show_end(launcher.folder.name, result)

@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from edl.cli.numbers import count, positive
 from edl.cli.say import say
 from edl.cli.signals import Interrupted, interruptible
-from edl.cli.simulate_numbers import count, factor, load, positive, price, round_length, window
+from edl.cli.simulate_numbers import factor, load, price, round_length, window
 from edl.cli.simulate_runs import run_policies, watch
 from edl.cli.simulate_table import (
     as_fields,

@@ -5,21 +5,9 @@ from __future__ import annotations
 import argparse
 from math import isfinite
 
-__all__ = ["count", "factor", "load", "positive", "price", "round_length", "window"]
+__all__ = ["factor", "load", "price", "round_length", "window"]
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return int(text)
-
-
-def count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
-    return int(text)
 
 
 def price(text: str) -> float:

@@ -123,7 +123,9 @@ def trace_notes(trace: Trace, outcomes: Sequence[Outcome]) -> list[str]:
     notes = []
     if trace.skipped:
         why = "; ".join(f"{count:,} {reason}" for reason, count in trace.skipped.items())
-        notes.append(f"{sum(trace.skipped.values()):,} jobs of the trace were left out: {why}")
+        count = sum(trace.skipped.values())
+        were = "job of the trace was" if count == 1 else "jobs of the trace were"
+        notes.append(f"{count:,} {were} left out: {why}")
     rejected = max(outcome.rejected for outcome in outcomes)
     if rejected:
         notes.append(f"{rejected:,} jobs ask for more GPUs than there are, and were left out")
@@ -151,6 +153,10 @@ def as_fields(trace: Trace, setting: Setting, outcomes: Sequence[Outcome]) -> di
         "mechanism": setting.mechanism,
         "prices": asdict(setting.prices),
         "models": setting.models,
+        "models_source": setting.models_source,
+        "models_gpu": setting.models_gpu,
+        "round_s": setting.round_s,
+        "knob": setting.knob,
         "seed": setting.seed,
         "baseline": summaries[0].policy,
         "policies": [
@@ -166,7 +172,9 @@ def as_fields(trace: Trace, setting: Setting, outcomes: Sequence[Outcome]) -> di
 
 def check_jobs(path: Path) -> None:
     """UsageError if a file could not be written there; nothing is left of the attempt."""
-    partial = path.absolute().with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = _beside(path)
+    if partial is None:
+        return
     try:
         partial.touch()
         partial.unlink()
@@ -174,18 +182,30 @@ def check_jobs(path: Path) -> None:
         raise UsageError(f"--jobs-csv {path} cannot be written: {error.strerror}") from error
 
 
+def _beside(path: Path) -> Path | None:
+    """Where a file is written that then takes the place of `path`, or of what it is a link to;
+    None: that is a pipe or a device, and is written to itself."""
+    # Asked of the path itself: what a shell gives as /dev/fd/63 leads to no path at all.
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return None
+    target = path.resolve()
+    return target.with_name(f".{target.name}.{os.getpid()}.partial")
+
+
 def write_jobs(path: Path, outcomes: Sequence[Outcome]) -> None:
     """Whole or not at all: written beside it, and then put in its place."""
-    partial = path.absolute().with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = _beside(path)
     try:
         try:
-            with open(partial, "w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
+            with open(partial or path, "w", newline="", encoding="utf-8") as file:
+                writer = csv.writer(file, lineterminator="\n")
                 writer.writerow(JOB_FIELDS)
                 writer.writerows(_job_rows(outcomes))
-            os.replace(partial, path)
+            if partial is not None:
+                os.replace(partial, path.resolve())
         finally:
-            partial.unlink(missing_ok=True)
+            if partial is not None:
+                partial.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"--jobs-csv {path} cannot be written: {error.strerror}") from error
 

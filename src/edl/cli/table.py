@@ -14,7 +14,7 @@ from edl.client import Event
 from edl.launch.jobs import Failure, Result
 from edl.protocol.messages import AdjustmentRecord, Happened, Status, WorkerStatus
 from edl.runtime.standing import Noted
-from edl.types import WorkerId
+from edl.types import WorkerId, workers_said
 
 __all__ = [
     "adjustment_line",
@@ -211,7 +211,7 @@ def status_view(job: str, status: Status) -> RenderableType:
 def live_view(job: str, status: Status | None, *, starting: int, seconds: float) -> RenderableType:
     """What stays at the bottom of the terminal while a job runs."""
     if status is None:
-        waiting = f"  starting {starting} workers ({seconds:.0f} s)"
+        waiting = f"  starting {workers_said(starting)} ({seconds:.0f} s)"
         return Text.assemble((job, "bold"), (waiting, "yellow"))
     return status_view(job, status)
 
@@ -239,8 +239,8 @@ def adjustment_line(record: AdjustmentRecord) -> str:
     moved += [f"{', '.join(record.left)} left"] if record.left else []
     parts = record.parts
     return (
-        f"{record.kind}: {'; '.join(moved)}; {record.size} workers from step {record.step} on "
-        f"({record.total_s:.2f} s in all, training stopped {parts.stop_s * 1000:.0f} ms)"
+        f"{record.kind}: {'; '.join(moved)}; {workers_said(record.size)} from step {record.step} "
+        f"on ({record.total_s:.2f} s in all, training stopped {parts.stop_s * 1000:.0f} ms)"
     )
 
 
@@ -267,7 +267,8 @@ def event_line(event: Event | Happened) -> str:
 def result_line(job: str, result: Result) -> str:
     line = f"job {job} {result.state}: {result.steps} steps in {_duration(result.seconds)}"
     if result.adjustments:
-        line += f", {len(result.adjustments)} adjustments"
+        many = len(result.adjustments)
+        line += f", {many} adjustment{'s' if many > 1 else ''}"
     if result.restarts:
         line += f", {result.restarts} restart{'s' if result.restarts > 1 else ''}"
     return f"{line} ({result.why})" if result.why else line

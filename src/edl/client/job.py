@@ -116,9 +116,10 @@ class Job:
     def _leaderless(self) -> m.Status:
         """Nobody leads yet, or, once it has trained, nobody leads at the moment."""
         seen = Seen.read(self._folder) if self._folder else Seen()
-        if not seen.step:
-            return bare_status("starting")
-        return bare_status("recovering", seen=seen, step=seen.step)
+        # A launcher looks now and then; the last checkpoint may be of a later step.
+        noted = self.checkpoint()
+        step = max(seen.step, (noted.step or 0) if noted is not None else 0)
+        return bare_status("recovering", seen=seen, step=step) if step else bare_status("starting")
 
     def restarts(self) -> int:
         """How often the job began again because no worker was left."""

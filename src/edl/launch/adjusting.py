@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from edl.errors import (
     AdjustmentFailed,
@@ -23,7 +24,7 @@ from edl.errors import (
 from edl.launch.access import Access
 from edl.launch.messages import AwaitGone, Release, Reserve, Reserved, StartWorkers
 from edl.protocol import messages as m
-from edl.types import Gpu, WorkerId
+from edl.types import Gpu, WorkerId, workers_said
 from edl.wire.channel import Channel
 
 __all__ = ["Adjuster"]
@@ -66,7 +67,8 @@ class Adjuster:
         self._check_running = check_running
         self._what = ""
         self._last = "nobody answered"
-        self._accepted = False
+        self._taken = False  # by the leader
+        self._accepted = False  # and by the launcher
         self._interrupted = False
         self._progress = progress
         self._told = ""
@@ -80,7 +82,10 @@ class Adjuster:
             joiners = self._reserve(count, gpus, for_s)
             return m.ScaleOut(request_id=self._request_id, joiners=joiners)
 
-        return self._with_newcomers(reserve)
+        record = self._with_newcomers(reserve)
+        if record is not None:
+            self._await_gone(record)
+        return record
 
     def scale_in(self, request: m.ScaleIn) -> m.AdjustmentRecord | None:
         """Returns when the leavers' processes have ended and their slots are free."""
@@ -144,6 +149,20 @@ class Adjuster:
         *,
         on_accepted: Callable[[], None] | None,
     ) -> m.AdjustmentRecord | None:
+        try:
+            return self._ask_until_settled(prepare, on_accepted)
+        except KeyboardInterrupt as pressed:
+            if pressed.args or not self._taken:
+                raise
+            # Between two messages: whoever pressed it hears all the same what stands.
+            told = f"{self._what} of job {self._job} is interrupted; {self._unfinished()}"
+            raise KeyboardInterrupt(told) from None
+
+    def _ask_until_settled(
+        self,
+        prepare: Callable[[], m.ScaleOut | m.ScaleIn | m.Migrate],
+        on_accepted: Callable[[], None] | None,
+    ) -> m.AdjustmentRecord | None:
         while time.monotonic() < self._deadline:
             self._check_running()
             pause_s = PAUSE_S
@@ -156,6 +175,9 @@ class Adjuster:
                     with self._access.connect(leader.address) as channel:
                         channel.send(request)
                         answer = self._hear(channel, on_accepted)
+                    if isinstance(answer, m.Undone) and not self._interrupted:
+                        with suppress(KeyboardInterrupt):  # it ends the wait, and is told below
+                            self._await_told(())
                     if isinstance(answer, Final):
                         return self._settle(answer)
                     if answer is None:
@@ -213,8 +235,9 @@ class Adjuster:
             heard = time.monotonic()
             match message:
                 case m.Accepted():
+                    self._taken = True
                     if on_accepted is not None:
-                        on_accepted()
+                        self._begin(channel, on_accepted)
                     if not self._accepted:
                         self._tell("accepted")
                     self._accepted = True
@@ -229,6 +252,18 @@ class Adjuster:
                 case m.Adjusted() | m.Undone() | m.Refusal() | m.Finished():
                     return message
 
+    def _begin(self, channel: Channel, start: Callable[[], None]) -> None:
+        """Newcomers that are never started are not waited for."""
+        try:
+            start()
+        except (KeyboardInterrupt, Refused, JobFinished):
+            with suppress(PeerError):  # a leader that is gone waits for nobody
+                channel.send(self._withdrawal())
+            raise
+
+    def _withdrawal(self) -> m.Withdraw:
+        return m.Withdraw(request_id=self._request_id, why="its requester gave up")
+
     def _take_back(self, channel: Channel) -> None:
         """Ctrl-C: nothing half done is left behind, and whoever pressed it hears what stands."""
         if self._interrupted or not self._accepted:
@@ -236,7 +271,7 @@ class Adjuster:
             raise KeyboardInterrupt(f"{self._what} of job {self._job} is interrupted{told}")
         self._interrupted = True
         self._tell("interrupted: it is taken back, unless its switch has begun")
-        channel.send(m.Withdraw(request_id=self._request_id, why="its requester gave up"))
+        channel.send(self._withdrawal())
         if self._what != "scale_in":
             self._release()
         self._deadline = time.monotonic() + TAKE_BACK_S
@@ -246,7 +281,7 @@ class Adjuster:
             return
         how = f"was undone ({why})" if why else f"is not undone yet: {self._unfinished()}"
         if record is not None:
-            how = f"was complete before it could be taken back: {record.size} workers"
+            how = f"was complete before it could be taken back: {workers_said(record.size)}"
         raise KeyboardInterrupt(f"{self._what} of job {self._job} {how}")
 
     def _on_status(self, status: m.Status) -> bool:
@@ -300,19 +335,25 @@ class Adjuster:
 
     def _await_gone(self, record: m.AdjustmentRecord) -> None:
         leavers = ", ".join(record.left)
-        message = AwaitGone(request_id=self._request_id, workers=record.left, timeout_s=LEAVE_S)
         try:
-            self._tell(f"waiting for the end of {leavers}")
-            self._access.ask_launcher(message, timeout_s=LEAVE_S + SILENCE_S)
+            if leavers:
+                self._tell(f"waiting for the end of {leavers}")
+            self._await_told(record.left)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"{self._what} of job {self._job} is complete: {record.size} workers; whether the "
-                f"processes of {leavers} have ended was not waited for"
-            ) from None
+            done = f"{self._what} of job {self._job} is complete: {workers_said(record.size)}"
+            if leavers:
+                done += f"; whether the processes of {leavers} have ended was not waited for"
+            raise KeyboardInterrupt(done) from None
+
+    def _await_told(self, leavers: tuple[WorkerId, ...]) -> None:
+        """Until they have ended, and whoever asked can read in the history what was done."""
+        message = AwaitGone(request_id=self._request_id, workers=leavers, timeout_s=LEAVE_S)
+        try:
+            self._access.ask_launcher(message, timeout_s=LEAVE_S + SILENCE_S)
         except WrongSecret:
             raise
-        except PeerError:
-            return  # the job ended meanwhile, and took its last processes with it
+        except EdlError:
+            return  # the job ended meanwhile, or cannot be asked; what was done stands all the same
 
     def _pause(self, seconds: float) -> None:
         left = self._deadline - time.monotonic()

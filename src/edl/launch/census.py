@@ -12,9 +12,12 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from edl.errors import StoreError
 from edl.launch.base import Ended
+from edl.protocol.election import read_leader
 from edl.protocol.messages import Happened, Status
 from edl.protocol.tale import AdjustmentRecord, Parts
 from edl.types import WorkerId
@@ -26,6 +29,8 @@ EXPLAIN_S = 10.0
 EXPLAIN_LAST_S = 1.0
 # Word of the first generation may be a moment behind the death of one of its members.
 FOUNDING_S = 0.5
+# Whoever has committed a step leads at once when nobody does, unless it is frozen.
+VACANT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class Census:
     ) -> None:
         self._founders = set(founders)
         self._members = set(self._founders)
+        self._proven = set(self._founders)  # they are known to train, and not only to be taken in
         self._left: set[WorkerId] = set()
         self._alive = set(self._founders)
         self._request_of: dict[WorkerId, str] = {}
@@ -106,7 +112,9 @@ class Census:
                 self._named.pop(request_id, None)
                 left = _workers(fields.get("left", ""))
                 self._leaving |= set(left)
-                self._move(joined=_workers(fields.get("joined", "")), left=left)
+                joined = _workers(fields.get("joined", ""))
+                self._proven |= set(joined)
+                self._move(joined=joined, left=left)
                 at = self._switch_step.pop(request_id, event.step)
                 self.records.append(_record(event, step=at))
             case "adjust.undone":
@@ -134,9 +142,13 @@ class Census:
         self.size = len(listed) or self.size
         self._move(joined=listed - self._members, left=self._members - listed)
 
-    def on_leader(self, known: bool, now: float) -> None:
-        self.led = self.led or known
-        self._unled_at = None if known else self._unled_at or now
+    def on_leader(self, value: bytes | None, now: float) -> None:
+        """What the leader's key holds. Nobody leads that has not committed a step."""
+        self.led = self.led or value is not None
+        self._unled_at = self._unled_at or now if value is None else None
+        if value is not None:
+            with suppress(StoreError):  # a foreign value names nobody
+                self._proven.add(read_leader(value, 0).worker)
 
     def on_state(self, state: str) -> None:
         self.over = self.over or state
@@ -168,11 +180,17 @@ class Census:
             return False
         return self._unled_at is None or now - self._unled_at < EXPLAIN_S
 
-    def deserted(self) -> bool:
-        """No member is left; whoever still runs waits for a job that is no more."""
-        mine = self._alive | self._unjudged.keys()
-        gone = self.founded and not self.over and not (mine & self._members)
-        return gone and bool(self._alive) and not self._strangers()
+    def deserted(self, now: float) -> bool:
+        """No member is left; whoever still runs waits for a job that is no more.
+
+        Newcomers that were taken in and have not done their first step cannot go on alone either;
+        whether they have, only a leader could tell.
+        """
+        if not self.founded or self.over or not self._alive or self._strangers():
+            return False
+        here = (self._alive | self._unjudged.keys()) & self._members
+        vacant = self._unled_at is not None and now - self._unled_at >= VACANT_S
+        return not here or (vacant and not here & self._proven)
 
     def expelled(self) -> set[WorkerId]:
         """Processes that still run, and that the others took for dead and went on without."""

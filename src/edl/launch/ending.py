@@ -121,7 +121,8 @@ class Ending:
             exit_status=status,
             why=why,
             first_failure=failures[0] if failures and state == "failed" else None,
-            steps=self._census.step,
+            # A script that raised knows better than a launcher, which looks now and then.
+            steps=max([self._census.step, *(each.step or 0 for each in failures)]),
             seconds=round(seconds, 3),
             adjustments=tuple(self._census.records),
             failures=failures,

@@ -197,7 +197,7 @@ class Life:
         if run != self.run or self.result is not None or self._due is not None:
             return
         if key == LEADER_KEY:
-            self._census.on_leader(news.value is not None, time.monotonic())
+            self._census.on_leader(news.value, time.monotonic())
             self.follower.on_leader(news.value, news.revision)
         elif key == GENERATION_KEY and news.value is not None:
             try:
@@ -238,7 +238,7 @@ class Life:
         self._notice_expelled(now)
         if self._census.over:
             self._dismiss([*self._census.pending(), *self._census.expelled()])
-        elif self._census.deserted() and not self._ending.forced:
+        elif self._census.deserted(now) and not self._ending.forced:
             self._end_all()
         if not self._census.open and not self._census.elsewhere(now):
             self._finish()
@@ -306,9 +306,8 @@ class Life:
         self._wishes.on_event(event)
         if event.what == "adjust.complete":
             self._wishes.on_complete(event, time.monotonic())
-            leavers = workers_in(event, "left")
-            allowance_s = self._settings.leave_allowance_s
-            self._hub.call_later(allowance_s, partial(self._dismiss, leavers))
+            leave = partial(self._dismiss, workers_in(event, "left"))
+            self._hub.call_later(self._settings.leave_allowance_s, leave)
         if event.what == "adjust.undone":
             pending = self._census.of_request(event.request_id)
             # Those that were lent a time need theirs to have ended by then.
@@ -317,6 +316,7 @@ class Life:
         if event.what in ("adjust.complete", "adjust.undone"):
             # The adjustment is settled, so nobody needs to hear again whose process ended.
             self._departures.settled(event.request_id)
+            self.service.on_settled(event.request_id, time.monotonic())
 
     # -- ending ----------------------------------------------------------------------------
 

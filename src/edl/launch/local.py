@@ -37,6 +37,9 @@ from edl.wire.tls import Tls
 __all__ = ["LocalLauncher"]
 
 TICK_S = 0.05
+# A signal that came just before a wait, or went to another thread, does not end that wait; its
+# handler runs here all the same, but not before this thread does.
+HEARD_S = 0.25
 
 
 class LocalLauncher:
@@ -107,7 +110,13 @@ class LocalLauncher:
         self._hub.post(partial(self._life.on_interrupt, signum))
 
     def wait(self, timeout_s: float | None = None) -> Result | None:
-        self._life.over_event.wait(timeout_s)
+        """How the job ended; None if it has not within that time. Signals are heard meanwhile."""
+        over = self._life.over_event
+        if timeout_s is not None:
+            over.wait(timeout_s)
+        else:
+            while not over.wait(HEARD_S):
+                continue
         return self._life.result
 
     def close(self) -> None:

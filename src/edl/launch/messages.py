@@ -66,7 +66,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitGone:
-    """Answer when the processes of these leavers have ended, and their slots are free."""
+    """Answer when the processes of these leavers have ended, and their slots are free.
+
+    And when the job's history tells how the request ended, so that whoever asked can read it there.
+    """
 
     request_id: str
     workers: tuple[WorkerId, ...]

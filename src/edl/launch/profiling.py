@@ -23,7 +23,6 @@ from edl.protocol.profiling import Meter, Profile, Row, judged, members_of, row_
 __all__ = ["Plan", "known_speeds", "measure", "present"]
 
 FILE = "profile.json"
-WINDOW = 20  # steps that a status looks back on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ def present(job: Adjustable, folder: JobFolder | None) -> Profile:
         workers=workers,
         samples=status.throughput,
         seconds=1.0,
-        steps=min(WINDOW, status.step),
+        steps=status.pace_steps,
     )
     return judged(job.name, [replace(row, step_s=status.step_s)], known=known_speeds(folder))
 

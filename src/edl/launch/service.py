@@ -33,6 +33,8 @@ __all__ = ["Floor", "LaunchService"]
 REQUESTS = (Reserve, StartWorkers, Release, AwaitGone, EndJob)
 LAPSE_S = 60.0
 AWAY_S = 1.0
+# A leader that dies as it answers may never tell the launcher; nobody waits for that for long.
+TOLD_S = 2.0
 
 
 class Floor(Protocol):
@@ -68,6 +70,7 @@ class _Waiting:
     peer: Peer
     request_id: str
     workers: tuple[WorkerId, ...]
+    told_by: float  # its end is in the history by then, or nobody waits for that
     deadline: float
 
 
@@ -85,6 +88,7 @@ class LaunchService:
         # How long it takes them to leave. Whoever follows the job's steps knows better.
         self.lead_s = 0.0
         self._waiting: list[_Waiting] = []
+        self._told: set[str] = set()  # requests of which the history tells the end
         self._enders: list[tuple[Peer, str]] = []
 
     def handles(self, message: object) -> bool:
@@ -104,6 +108,7 @@ class LaunchService:
                     peer=peer,
                     request_id=message.request_id,
                     workers=message.workers,
+                    told_by=now + min(TOLD_S, message.timeout_s),
                     deadline=now + message.timeout_s,
                 )
                 self._waiting.append(waiting)
@@ -128,6 +133,11 @@ class LaunchService:
         self._slots.free(worker)
         self._answer_waiting(now)
 
+    def on_settled(self, request_id: str, now: float) -> None:
+        """The history tells how it ended."""
+        self._told.add(request_id)
+        self._answer_waiting(now)
+
     def forget(self) -> None:
         """The job begins again: what was reserved for its last run is free."""
         for reservation in self._reservations.values():
@@ -138,6 +148,10 @@ class LaunchService:
         for peer, request_id in self._enders:
             self._send(peer, Finished(request_id=request_id, reason=reason))
         self._enders.clear()
+
+    def runs(self, worker: WorkerId) -> bool:
+        """Whether its process has not ended."""
+        return worker in self._floor.alive()
 
     def lent_until(self, request_id: str) -> float | None:
         """When the workers of this request must have ended; None: never."""
@@ -245,6 +259,7 @@ class LaunchService:
         alive = set(self._floor.alive())
         for each in list(self._waiting):
             still = tuple(worker for worker in each.workers if worker in alive)
-            if not still or now >= each.deadline:
+            told = each.request_id in self._told or now >= each.told_by
+            if (told and not still) or now >= each.deadline:
                 self._waiting.remove(each)
                 self._send(each.peer, Gone(request_id=each.request_id, still=still))

@@ -83,7 +83,11 @@ class Swaps:
                 self._settle()
                 self._slow.pop(0)
             case m.Undone(reason=reason):
-                self._failed(reason, now)
+                # One that was lost is no straggler any more, whoever leads now.
+                here = self._service.runs(self._slow[0])
+                self._failed(reason, now, again=here)
+                if not here:
+                    self._slow.pop(0)
             case m.Refusal(reason=reason):
                 # It has gone by itself, or cannot go: asking again would change nothing.
                 self._failed(reason, now, again=False)

@@ -167,8 +167,26 @@ class Unchanged:
             if more > 0:
                 self._bring_back(more, status)
             else:
-                self._remove(-more, status)
+                try:
+                    self._remove(-more, status)
+                except Refused:
+                    surplus = len(here) - self.before
+                    if surplus >= -more:
+                        raise
+                    return self._stay(surplus, status)
         raise TimedOut("others change its workers all the time")
+
+    def _stay(self, surplus: int, status: Status) -> str:
+        """It may not be as small as it would be without all who came: somebody else went, too."""
+        if surplus > 0:
+            self._remove(surplus, status)
+        here = _members(self.status())
+        stay = [worker for worker in here if worker in self._mine]
+        gone = sorted(self._before - set(here) - self._owed.keys())
+        return (
+            f"{' and '.join(stay)} {'stays' if len(stay) == 1 else 'stay'}, for "
+            f"{' and '.join(gone)} went meanwhile, and the job may not be smaller"
+        )
 
     def _by_others(self, here: Sequence[WorkerId]) -> str:
         if len(here) == self.before:

@@ -179,6 +179,7 @@ class Status:
     trained_samples: int
     stragglers: str = ""  # the policy
     switch_steps: int = 0  # a switch that is announced now is made so many steps later
+    pace_steps: int = 0  # the last ones with as many workers: throughput and step_s are theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

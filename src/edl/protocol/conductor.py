@@ -288,7 +288,7 @@ class Conductor:
         told = self.voice.tell("adjust.undone", request_id, kind=adjustment.kind, why=why)
         return [*effects, *self.voice.final(answer), *told]
 
-    def on_failure(self, now: float) -> list[Effect]:
+    def on_failure(self, why: str, now: float) -> list[Effect]:
         """A generation fell: what was recorded comes about now, what was not is undone.
 
         A joiner without a committed step is no survivor: nobody knows where the others' scripts
@@ -298,7 +298,7 @@ class Conductor:
         if adjustment is None:
             return []
         if adjustment.phase in (Phase.GATHERING, Phase.BUILDING) or adjustment.dropped:
-            self.drop("a worker was lost meanwhile")
+            self.drop(f"{why} meanwhile")
             return []
         assert adjustment.generation is not None
         effects: list[Effect] = []
@@ -308,7 +308,7 @@ class Conductor:
             told = self.voice.tell("adjust.switching", adjustment.request_id, at=self.pace.step)
             effects = [self.word(), *told]
         if adjustment.expected:
-            self.drop("a worker was lost meanwhile")
+            self.drop(f"{why} meanwhile")
         return effects
 
     def drop(self, why: str) -> None:

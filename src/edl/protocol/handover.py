@@ -76,6 +76,9 @@ def reopened(past: Handover, settings: Settings, now: float) -> Adjustment | Non
         process_start_s=parts.process_start_s,
         context_s=parts.context_s,
         topology_s=parts.topology_s,
+        transfer_bytes=record.transfer_bytes,
+        transfer_s=parts.transfer_s,
+        stop_s=parts.stop_s,
     )
     adjustment.switch(step=record.step, now=now)
     adjustment.switch_wait_s = parts.switch_wait_s

@@ -14,8 +14,9 @@ from edl.config import Settings
 from edl.protocol import messages as m
 from edl.protocol.adjustment import Phase
 from edl.protocol.arrivals import Arrivals
+from edl.protocol.closing import Closing
 from edl.protocol.conductor import GENERATION_KEY, Conductor
-from edl.protocol.effects import Dismiss, Effect, MayGo, Send, StoreSwap
+from edl.protocol.effects import Dismiss, Effect, Send, StoreSwap
 from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.founding import Founding
 from edl.protocol.handover import handed_over, reopened
@@ -70,6 +71,7 @@ class Leader:
         self.mitigation = Mitigation(
             settings=settings, conductor=self.conductor, recovery=self.recovery, voice=self.voice
         )
+        self.closing = Closing(self.voice.chronicle)
         self._passed = 0  # the generation whose leader was handed this office
 
     @property
@@ -223,7 +225,7 @@ class Leader:
         generation = self.conductor.generation
         effects = [*self.conductor.on_tick(now), *self.arrivals.on_tick(now)]
         if generation is None or self.over:
-            return effects
+            return [*effects, *self.closing.on_tick(now)]
         effects += self.recovery.on_tick(now)
         ping, silent = self.liveness.look(self.recovery.counted_on(generation), now)
         effects += self.voice.to(ping, m.Ping(generation=generation.number, worker=self.me))
@@ -260,7 +262,7 @@ class Leader:
             conductor.turn_away()
         self.voice.chronicle.orphaned = True
         told = self.voice.tell("leader.changed", leader=self.me)
-        self.recovery.expect(generation.workers(), now)
+        self.recovery.expect(generation.workers(), now, well=knows.well)
         if lost is None or lost == self.me or lost not in generation:
             return [*told, *self.recovery.begin(now)]
         return [*told, *self.recovery.on_lost(lost, "it led, and answers no more", now)]
@@ -308,7 +310,7 @@ class Leader:
     def on_swapped(self, event: Swapped, now: float) -> list[Effect]:
         """The store's answer about a generation, or about the end of the job."""
         if event.purpose == "state":
-            return [MayGo()]
+            return self.closing.on_recorded(now)
         target = self.conductor.answered(event)
         if self.over:
             return []

@@ -61,7 +61,6 @@ class Node:
         self._early: deque[tuple[int, m.Message]] = deque()
         self._past: m.Handover | None = None
         self._predecessor: int | None = None
-        self._before: WorkerId | None = None  # who led until this worker did
         self._over = False
         self._may_go = False
         self.standing = Standing(self.worker)
@@ -123,7 +122,7 @@ class Node:
             case ev.Parted(generation=number):
                 self.worker.on_parted(number)
                 # A leader goes when its successor has taken over; anyone else goes at once.
-                return [] if self.leader is not None else [MayGo()]
+                return [MayGo()] if self.leader is None else self.standing.leave_if_over()
             case ev.JobOver():
                 return self._on_job_over(now)
         return []
@@ -225,7 +224,8 @@ class Node:
             peer=LOCAL,
         )
         effects: list[Effect] = []
-        old_link, self._before = self._link, self.following
+        old_link = self._link
+        self.standing.take_office(after=self.following)
         self.following, self._link = self.me.worker, LOCAL
         self._redial_at = None
         if self._past is not None:
@@ -256,7 +256,7 @@ class Node:
             revision=revision,
             last=self.worker.last,
             knows=self.standing.knows(found.generation),
-            lost=self._before,
+            lost=self.standing.missing,
             now=now,
         )
 
@@ -380,7 +380,7 @@ class Node:
         if target is None:
             # A leader goes when its successor has taken over; anyone else goes at once.
             self.election.may_lead = False
-            return effects if led else [*effects, MayGo()]
+            return [*effects, *(self.standing.leave_if_over() if led else [MayGo()])]
         self.election.may_lead = True
         self.standing.heir_of = target.number if target.leader == self.me.worker else 0
         return [*effects, *self._turn_to(target)]

@@ -57,9 +57,13 @@ class Pace:
 
     def throughput(self) -> float:
         """Samples per second over the recent steps with as many workers as now."""
-        alike = list(self._recent)[-self._alike :]
+        alike = self._present()
         seconds = sum(duration for duration, _ in alike)
         return sum(samples for _, samples in alike) / seconds if seconds > 0 else 0.0
+
+    def _present(self) -> list[tuple[float, int]]:
+        """The recent steps that were done by as many workers as there are now."""
+        return list(self._recent)[-self._alike :] if self._alike else []
 
     def switch_step(self, settings: Settings) -> int:
         """The step to switch at: T_a / T_b ahead, and at least what the loaders have fetched.
@@ -108,7 +112,8 @@ class Pace:
             generation=generation.number if generation else 0,
             batch=self.batch,
             throughput=self.throughput(),
-            step_s=self.step_s(),
+            step_s=median([duration for duration, _ in self._present()] or [0.0]),
+            pace_steps=len(self._present()),
             workers=tuple(workers),
             adjustment=adjustment,
             report=dict(self.report),

@@ -59,6 +59,9 @@ class Reception:
         generation = self.conductor.generation
         if gate is not None or generation is None:
             return gate or []
+        lost = self.recovery.lost_of(message)
+        if lost:
+            return self._undone(peer, message.request_id, "scale_in", lost)
         leavers, reason = choose_leavers(generation, message, self.settings)
         if reason:
             return self.voice.final(m.Refusal(request_id=message.request_id, reason=reason), peer)
@@ -71,6 +74,9 @@ class Reception:
         generation = self.conductor.generation
         if gate is not None or generation is None:
             return gate or []
+        lost = self.recovery.lost_of(message)
+        if lost:
+            return self._undone(peer, message.request_id, "migrate", lost)
         leavers, reason = choose_movers(generation, message, self.settings)
         if reason:
             return self.voice.final(m.Refusal(request_id=message.request_id, reason=reason), peer)
@@ -82,6 +88,12 @@ class Reception:
             leavers=leavers,
             now=now,
         )
+
+    def _undone(self, peer: int, request_id: str, kind: str, why: str) -> list[Effect]:
+        """A request that its workers did not live to see; the leader that took it may be gone."""
+        told = self.voice.tell("adjust.undone", request_id, kind=kind, why=why)
+        answer = m.Undone(request_id=request_id, reason=why)
+        return [*told, *self.voice.final(answer, peer)]
 
     def on_stop(self, peer: int, message: m.StopJob, now: float) -> list[Effect]:
         if self.conductor.over:

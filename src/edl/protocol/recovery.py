@@ -47,11 +47,16 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A member without a connection. `parted`: it had one, and it closed."""
+    """A member without a connection. `parted`: it had one, and it closed.
+
+    `well`: whoever led until then still answered, so no death is known; only the new leader itself
+    has broken their training.
+    """
 
     why: str
     since: float
     parted: bool
+    well: bool = False
 
 
 class Recovery:
@@ -63,6 +68,7 @@ class Recovery:
         self.voice = voice
         self.stage = Stage.IDLE
         self.lost: dict[WorkerId, str] = {}
+        self._vacated: dict[str, WorkerId] = {}  # by slot, who was lost there
         self.departed: set[WorkerId] = set()  # went in good order; nobody waits for them
         self.owing: set[WorkerId] = set()  # of those who stayed for one step: not gone yet
         self._torn = False  # one of them went before it had let the others go on
@@ -117,11 +123,28 @@ class Recovery:
             return self.begin(now)
         self._torn = self._torn or worker in self.owing
         self.lost[worker] = why
+        self._vacate(worker)
         self._missing.append(worker)
         self._suspects.pop(worker, None)
         self.voice.peers.pop(worker, None)
         told = self.voice.tell("worker.lost", worker=worker, why=why)
         return [*told, *self.begin(now)]
+
+    def _vacate(self, worker: WorkerId) -> None:
+        generation = self.conductor.generation
+        for member in generation.members if generation is not None else ():
+            if member.worker == worker:
+                self._vacated[str(member.slot)] = worker
+
+    def lost_of(self, message: m.ScaleIn | m.Migrate) -> str:
+        """Who was to leave by this request and was lost before it could; empty: nobody."""
+        generation = self.conductor.generation
+        here = {str(member.slot) for member in generation.members} if generation else set()
+        named = [worker for worker in message.workers if worker in self.lost]
+        slots = [str(gpu) for gpu in message.gpus if str(gpu) not in here]
+        named += [w for w in map(self._vacated.get, slots) if w is not None and w in self.lost]
+        told = [f"{w} was lost before it could leave: {self.lost[w]}" for w in named]
+        return "; ".join(dict.fromkeys(told))
 
     def on_closed(self, worker: WorkerId, why: str, now: float) -> list[Effect]:
         """A member's connection closed: it may come back, unless training shows otherwise."""
@@ -130,13 +153,13 @@ class Recovery:
         self._suspects[worker] = Suspect(why, now, parted=True)
         return []
 
-    def expect(self, workers: Iterable[WorkerId], now: float) -> None:
+    def expect(self, workers: Iterable[WorkerId], now: float, *, well: bool = False) -> None:
         """A new leader counts on these: whoever does not come to it in time is lost."""
         self._ticked = now if self._ticked is None else self._ticked
         for worker in workers:
             if worker != self.me and worker not in self.voice.peers and worker not in self.lost:
                 why = "it has not come to the new leader"
-                self._suspects[worker] = Suspect(why, now, parted=False)
+                self._suspects[worker] = Suspect(why, now, parted=False, well=well)
 
     def on_heard(self, worker: WorkerId, now: float) -> list[Effect]:
         """A member is (again) connected. One that was given up too early is taken back."""
@@ -212,7 +235,9 @@ class Recovery:
             # Whether that generation exists is for the store to say.
             self.stage = Stage.STORE
             return []
-        effects = conductor.on_failure(now)
+        who = ", ".join(self._missing)
+        verb = "were" if len(self._missing) > 1 else "was"
+        effects = conductor.on_failure(f"{who} {verb} lost" if who else "collectives broke", now)
         base = conductor.generation
         assert base is not None
         gone = self.lost.keys() | self.departed | conductor.strangers()
@@ -339,6 +364,9 @@ class Recovery:
 
     def on_tick(self, now: float) -> list[Effect]:
         settings, generation = self.conductor.settings, self.conductor.generation
+        for member in generation.members if generation is not None and self._vacated else ():
+            if member.worker not in self.lost:
+                self._vacated.pop(str(member.slot), None)  # of another one now
         effects: list[Effect] = []
         slept_s = now - self._ticked if self._ticked is not None else 0.0
         self._ticked = now
@@ -350,7 +378,7 @@ class Recovery:
             }
         for worker, suspect in list(self._suspects.items()):
             # While all train, nothing is wrong with one that is only on its way to a new leader.
-            well = not suspect.parted and not self.active
+            well = suspect.well or (not suspect.parted and not self.active)
             if now - suspect.since >= (settings.silence_s if well else settings.reconnect_s):
                 del self._suspects[worker]
                 # The others turn from a leader that leaves to its successor: no loss to anybody.

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from edl.protocol.effects import BreakGroup, Effect
+from edl.protocol.effects import BreakGroup, Effect, MayGo
 from edl.protocol.recorded import Recorded, read_recorded
 from edl.protocol.topology import Generation
 from edl.protocol.worker import State, Worker
+from edl.types import WorkerId
 
 __all__ = ["Knows", "Standing"]
 
@@ -26,6 +27,7 @@ class Knows:
     entered: bool  # it has moved there; if not, nobody has committed a step in it
     settled: bool = False  # it has committed the step that some stay in it for
     through: bool = False  # and so has everybody
+    well: bool = False  # whoever led until now still answers: no death is known
 
 
 class Standing:
@@ -36,6 +38,8 @@ class Standing:
         self.recorded: tuple[Recorded, int] | None = None
         self.ended = ""  # how the job ended; empty while it runs
         self.heir_of = 0  # the generation whose office is handed to this worker
+        self.missing: WorkerId | None = None  # who led until this worker did, and answers no more
+        self._well = False  # or still answered then
         self._ended_since: float | None = None
         self._alone_since: float | None = None
 
@@ -66,14 +70,23 @@ class Standing:
         assert self.worker.generation is not None
         return Recorded(generation=self.worker.generation, deeds=()), 0
 
+    def take_office(self, *, after: WorkerId | None) -> None:
+        """This worker leads. The key may be the answer to a question of long ago.
+
+        Somebody else may have led meanwhile, let its lease lapse, and be well: this is no death.
+        """
+        self._well = self.worker.linked
+        self.missing = None if self._well else after
+
     def knows(self, generation: Generation) -> Knows:
         here, number = self.worker.generation, generation.number
         if here is None:
-            return Knows(entered=False)
+            return Knows(entered=False, well=self._well)
         return Knows(
             entered=here.number >= number,
             settled=here.number == number and bool(generation.leaving) and not here.leaving,
             through=self.worker.through == number,
+            well=self._well,
         )
 
     def leave_if_out(self) -> list[Effect]:
@@ -94,9 +107,14 @@ class Standing:
         return worker.out("the job went on without this worker")
 
     def leave_if_over(self) -> list[Effect]:
-        """The job is over: whoever waits for others waits in vain."""
+        """The job is over: whoever waits for others waits in vain.
+
+        So does a leader that has left and waits for its successor, who needs no office any more.
+        """
         if not self.ended:
             return []
+        if self.worker.state is State.LEAVING and not self.worker.stuck:
+            return [MayGo()]
         return self.worker.dismiss(self.ended, failed=False, over=True)
 
     def hurry(self, now: float, *, after_s: float) -> list[Effect]:

@@ -35,8 +35,10 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
 FAILED_PRECONDITION, UNAVAILABLE, UNAUTHENTICATED = 9, 14, 16
 # Said before the request was looked at, so it was surely not carried out.
 NO_LEADER = "etcdserver: no leader"
-# What a handshake ends in with a server that does not take part in it.
+# What a handshake ends in with a server that does not take part in it, and what a request without
+# one ends in with a server that waits for it: whether the end or a reset is read first is chance.
 NO_TLS = (ConnectionResetError, BrokenPipeError, ssl.SSLError)
+NO_HTTP = (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine)
 OLD_TOKENS = ("invalid auth token", "revision in header is old")
 
 
@@ -107,6 +109,8 @@ class Gateway:
         self._idle: list[tuple[Address, http.client.HTTPConnection]] = []
         self._busy: set[http.client.HTTPConnection] = set()
         self._token: str | None = None
+        # Whoever has answered once was asked in the right way.
+        self._answered: set[Address] = set()
 
     def call(self, path: str, body: Json, *, repeatable: bool = True) -> Json:
         """Ask until there is an answer or the time is over; Refusal if the answer is an error."""
@@ -223,19 +227,25 @@ class Gateway:
         except (OSError, http.client.HTTPException) as error:
             self._turn_from(server)
             connection.close()
-            hint = self._tls is None and isinstance(error, http.client.RemoteDisconnected)
-            why = f"{error}; does it want TLS (etcds://)?" if hint else error
-            raise Broken(server, why, sent=True) from error
+            raise Broken(server, self._with_hint(server, error), sent=True) from error
         finally:
             with self._lock:
                 self._busy.discard(connection)
         with self._lock:
+            self._answered.add(server)
             keep = connection.sock is not None and not self._closing.is_set()
             if keep:
                 self._idle.append((server, connection))
         if not keep:
             connection.close()
         return _result(response.status, text)
+
+    def _with_hint(self, server: Address, error: Exception) -> str:
+        with self._lock:
+            known = server in self._answered
+        if self._tls is None and isinstance(error, NO_HTTP) and not known:
+            return f"{error}; does it want TLS (etcds://)?"
+        return str(error)
 
     def _take(self, timeout_s: float) -> tuple[Address, http.client.HTTPConnection]:
         with self._lock:
