@@ -73,7 +73,13 @@ def test_a_job_that_begins_again_has_those_that_were_being_replaced(
 ) -> None:
     end = tmp_path / "end"
     job = start(
-        "journal.py", *journal(log, end), workers=3, keep=3, checkpoint=str(tmp_path / "kept")
+        "faulty_joiner.py",
+        *journal(log, end),
+        workers=3,
+        keep=3,
+        checkpoint=str(tmp_path / "kept"),
+        # Or those that replace the others could be in before the last one is killed.
+        env={"EDL_TEST_FAIL": "registered"},
     )
     until(lambda: job.status().step > 3, "the job to train")
     pids = {str(worker.id): worker.pid for worker in job.status().workers}
