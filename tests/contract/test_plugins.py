@@ -120,7 +120,7 @@ def test_a_stopped_job_goes_on_from_its_checkpoint(
         log.mkdir()
     same = ("--seed", "1", "--epochs", "3")
     job = start(
-        *(script, "--log", str(logs[0]), *same, "--pause", "0.1"), workers=2, checkpoint=kept
+        *(script, "--log", str(logs[0]), *same, "--pause", "0.4"), workers=2, checkpoint=kept
     )
     await_step(job, STEPS + 2)
     job.stop()

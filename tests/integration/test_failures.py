@@ -15,6 +15,7 @@ from edl.client import Job
 from edl.errors import PeerError, TimedOut
 from tests.integration.conftest import Start
 from tests.integration.judge import Journal, read_journal
+from tests.integration.moments import kill_together
 
 SAMPLES, BATCH, EPOCHS = 400, 40, 6
 
@@ -25,10 +26,18 @@ JOURNAL = (
 )
 
 
+def endless(log: Path, pause_s: float = 0.06) -> tuple[str, ...]:
+    """Until there is a file `end` beside its logs, so that it is not over before anybody dies."""
+    end = str(log / "end")
+    pace = ("--pause", str(pause_s), "--pause-until", end)
+    return ("--log", str(log), *JOURNAL, "--epochs", "100000", "--until", end, *pace)
+
+
 def judge(log: Path) -> Journal:
     """Every sample once an epoch, the batch constant, replicas equal."""
     journal = read_journal(log)
-    journal.check_exactly_once(samples=SAMPLES, epochs=set(range(EPOCHS)))
+    epochs = max(journal.used()) + 1 if (log / "end").exists() else EPOCHS
+    journal.check_exactly_once(samples=SAMPLES, epochs=set(range(epochs)))
     journal.check_batches(batch=BATCH, samples=SAMPLES)
     journal.check_replicas()
     return journal
@@ -45,15 +54,28 @@ def wait_step(job: Job, step: int) -> None:
     raise AssertionError(f"the job did not come to step {step}")
 
 
+def end_with(job: Job, log: Path, left: int) -> None:
+    """Let an endless job end when so many are left, and have done a step."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(PeerError, TimedOut):
+            if len(job.status().workers) == left:
+                break
+        time.sleep(0.02)
+    wait_step(job, job.status().step + 2)
+    (log / "end").touch()
+
+
 def pid_of(job: Job, *, leader: bool) -> int:
     return next(worker.pid for worker in job.status().workers if worker.leader is leader)
 
 
 @pytest.mark.parametrize("leader", [False, True], ids=["follower", "leader"])
 def test_a_killed_worker_costs_nothing(start: Start, log: Path, *, leader: bool) -> None:
-    job = start("journal.py", "--log", str(log), *JOURNAL, "--pause", "0.06", workers=3)
+    job = start("journal.py", *endless(log), workers=3)
     wait_step(job, 10)
     os.kill(pid_of(job, leader=leader), signal.SIGKILL)
+    end_with(job, log, 2)
     result = job.wait(90)
     assert result.state == "finished", result.why
     journal = judge(log)
@@ -64,21 +86,22 @@ def test_a_killed_worker_costs_nothing(start: Start, log: Path, *, leader: bool)
 
 
 def test_two_at_once_the_leader_among_them(start: Start, log: Path) -> None:
-    job = start("journal.py", "--log", str(log), *JOURNAL, "--pause", "0.06", workers=4)
+    job = start("journal.py", *endless(log), workers=4)
     wait_step(job, 10)
     doomed = [pid_of(job, leader=True), pid_of(job, leader=False)]
-    for pid in doomed:
-        os.kill(pid, signal.SIGKILL)
+    kill_together(doomed)
+    end_with(job, log, 2)
     result = job.wait(90)
     assert result.state == "finished", result.why
     assert judge(log).sizes()[-1] == 2
 
 
 def test_all_but_one(start: Start, log: Path) -> None:
-    job = start("journal.py", "--log", str(log), *JOURNAL, "--pause", "0.06", workers=3)
+    job = start("journal.py", *endless(log), workers=3)
     for step in (10, 20):
         wait_step(job, step)
         os.kill(pid_of(job, leader=True), signal.SIGKILL)
+    end_with(job, log, 1)
     result = job.wait(90)
     assert result.state == "finished", result.why
     assert judge(log).sizes()[-1] == 1
@@ -88,12 +111,7 @@ def test_all_but_one(start: Start, log: Path) -> None:
 def test_a_frozen_worker_is_lost_and_cannot_come_back(
     start: Start, log: Path, *, leader: bool
 ) -> None:
-    job = start(
-        "journal.py",
-        *("--log", str(log), *JOURNAL, "--pause", "0.3"),
-        workers=3,
-        env={"EDL_SILENCE_S": "2.0"},
-    )
+    job = start("journal.py", *endless(log, 0.3), workers=3, env={"EDL_SILENCE_S": "2.0"})
     wait_step(job, 10)
     frozen = pid_of(job, leader=leader)
     os.kill(frozen, signal.SIGSTOP)
@@ -101,6 +119,7 @@ def test_a_frozen_worker_is_lost_and_cannot_come_back(
         wait_step(job, 20)
     finally:
         os.kill(frozen, signal.SIGCONT)
+    end_with(job, log, 2)
     result = job.wait(90)
     assert result.state == "finished", result.why
     assert judge(log).sizes()[-1] == 2

@@ -173,12 +173,19 @@ def test_a_script_that_fails_again_at_the_same_step_is_not_begun_a_third_time(
 
 @pytest.mark.parametrize("leader", [False, True], ids=["follower", "leader"])
 def test_the_lease_of_a_killed_worker_is_not_waited_for(
-    start: Start, log: Path, *, leader: bool
+    start: Start, log: Path, tmp_path: Path, *, leader: bool
 ) -> None:
     """With a lease of minutes, only its being revoked lets another one lead soon."""
-    job = start("journal.py", *journal(log), workers=3, env={"EDL_LEASE_S": "300"})
+    end = tmp_path / "end"
+    job = start("journal.py", *journal(log, end), workers=3, env={"EDL_LEASE_S": "300"})
     until(lambda: job.status().step > 3, "the job to train")
     (doomed, *_) = [str(w.id) for w in job.status().workers if w.leader is leader]
     kill(job, doomed)
+    until(lambda: len(members(job)) == 2, "the others to go on")
+    step = job.status().step
+    until(lambda: job.status().step > step + 1, "a step without it")
+    end.touch()
     assert job.wait(90).state == "finished"
-    read_journal(log).check_exactly_once(samples=SAMPLES, epochs=set(range(6)))
+    written = read_journal(log)
+    assert written.sizes()[-1] == 2
+    written.check_exactly_once(samples=SAMPLES, epochs=set(range(max(written.used()) + 1)))

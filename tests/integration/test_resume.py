@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from edl.errors import Refused, UsageError
 from tests.contract.servers import until
 from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.judge import Journal, read_journal
+from tests.integration.moments import kill_together
 
 pytestmark = pytest.mark.paired
 
@@ -54,6 +54,11 @@ def joined(first: Journal, second: Journal, at: int) -> Journal:
     return Journal({**lines, **{f"2-{worker}": said for worker, said in second.lines.items()}})
 
 
+def paced(until: Path) -> tuple[str, ...]:
+    """Slow until the file is there, so that nothing is over before."""
+    return ("--pause", "0.15", "--pause-until", str(until))
+
+
 def alone(folder: Path, *arguments: str) -> Journal:
     folder.mkdir()
     command = [sys.executable, str(SCRIPTS / "journal.py"), "--log", str(folder), *arguments]
@@ -70,7 +75,7 @@ def test_a_killed_job_goes_on_from_its_last_checkpoint(
         log.mkdir()
     many = ("--epochs", "4", "--optimizer", "adam")
     job = start(
-        *("journal.py", "--log", str(logs[0]), *many, "--pause", "0.05"),
+        *("journal.py", "--log", str(logs[0]), *many, *paced(tmp_path / "never")),
         workers=2,
         checkpoint=str(kept),
     )
@@ -120,15 +125,15 @@ def told_of(job: Job) -> int:
 def test_a_job_whose_workers_are_all_killed_goes_on_by_itself(
     start: Start, log: Path, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "kept"
+    kept, killed = tmp_path / "kept", tmp_path / "killed"
     job = start(
-        *("journal.py", "--log", str(log), "--epochs", "4", "--pause", "0.05"),
+        *("journal.py", "--log", str(log), "--epochs", "4", *paced(killed)),
         workers=2,
         checkpoint=str(kept),
     )
     await_noted(job, 28)
-    for worker in job.status().workers:
-        os.kill(worker.pid, signal.SIGKILL)
+    kill_together(worker.pid for worker in job.status().workers)
+    killed.touch()
     # Nobody leads until the job begins again, after a pause; what is known of it is told.
     until(lambda: told_of(job) >= 28, "a job without a leader that says how far it was")
     result = job.wait(120)
@@ -162,8 +167,7 @@ def test_a_job_whose_checkpoints_are_away_is_not_begun_anew(
     await_saved(job, kept, 28)
     workers = job.status().workers
     kept.rename(away)
-    for worker in workers:
-        os.kill(worker.pid, signal.SIGKILL)
+    kill_together(worker.pid for worker in workers)
     result = job.wait(120)
     assert (result.state, result.restarts) == ("failed", 1), result
     assert result.first_failure is not None
@@ -262,8 +266,7 @@ def test_what_pipelines_had_drawn_is_drawn_again_after_a_restart(
         checkpoint=str(kept),
     )
     await_saved(job, kept, 14)
-    for worker in job.status().workers:
-        os.kill(worker.pid, signal.SIGKILL)
+    kill_together(worker.pid for worker in job.status().workers)
     until(lambda: job.restarts() == 1, "a job that has begun again")
     end.touch()
     result = job.wait(120)

@@ -1,9 +1,13 @@
-"""The journal script, but its joiners fail at the point that EDL_TEST_FAIL names."""
+"""The journal script, but its joiners fail at the point that EDL_TEST_FAIL names.
+
+`until:FILE` is none: they wait there for the file.
+"""
 
 import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 JOINER = bool(os.environ.get("EDL_REQUEST"))
@@ -13,6 +17,9 @@ if FAIL == "import":
     sys.exit(3)
 if FAIL == "unregistered":
     threading.Event().wait()
+
+while FAIL.startswith("until:") and not Path(FAIL.removeprefix("until:")).exists():
+    time.sleep(0.02)
 
 sys.path.insert(0, str(Path(__file__).parent))
 
