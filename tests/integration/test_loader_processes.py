@@ -15,22 +15,18 @@ import pytest
 import torch
 
 from edl.client import Job
-from edl.config import Settings
 from edl.plugin.ahead import Ahead, ByThreads, Request
 from edl.runtime.lifeline import die_with_parent, die_with_process
 from edl.torch.ahead import ByProcesses
 from tests.contract.servers import until
 from tests.integration.conftest import SCRIPTS, Start
-from tests.integration.moments import running_clock
 from tests.integration.test_failures import wait_step
 from tests.integration.test_readers import await_lost
 from tests.integration.test_template import launcher_of
 
 pytestmark = pytest.mark.paired
 
-# torch itself lets a loader process look for its parent every 5 s.
-AT_ONCE_S = 3.0
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def reading(start: Start, log: Path, context: str) -> Job:
@@ -39,6 +35,9 @@ def reading(start: Start, log: Path, context: str) -> Job:
         *("--log", str(log), "--until", str(log / "until"), "--kind", "map"),
         *("--num-workers", "2", "--context", context),
         workers=3,
+        # Nobody but the kernel tells in this test's time that a process has ended: neither torch,
+        # whose loader processes look for their parent now and then, nor a worker's silence.
+        env={"EDL_TEST_LOOKS_S": "3600", "EDL_SILENCE_S": "3600"},
     )
 
 
@@ -51,14 +50,10 @@ def test_a_killed_trainer_takes_its_loader_processes_along(
     doomed = next(worker for worker in job.status().workers if worker.leader is leader)
     children = psutil.Process(doomed.pid).children()
     assert len(children) == 2
-    with running_clock() as clock:
-        os.kill(doomed.pid, signal.SIGKILL)
-        _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
-        assert not alive
-        assert clock() < AT_ONCE_S
-        # Nor do the others take it for one that is silent, for which it would have 10 s.
-        wait_step(job, job.status().step + 3)
-        assert clock() < Settings().silence_s
+    os.kill(doomed.pid, signal.SIGKILL)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
+    assert not alive
+    wait_step(job, job.status().step + 3)
     (log / "until").touch()
     result = job.wait(90)
     assert result.state == "finished", result.why
@@ -92,11 +87,9 @@ def test_nothing_is_left_of_a_job_whose_launcher_was_killed(
     trainers = {worker.pid for worker in job.status().workers}
     family = [each for pid in trainers for each in psutil.Process(pid).children(recursive=True)]
     assert len(family) >= 2 * len(trainers)
-    with running_clock() as clock:
-        launcher.kill()
-        _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
-        assert not alive
-        assert clock() < AT_ONCE_S
+    launcher.kill()
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
+    assert not alive
 
 
 class Squares(torch.utils.data.Dataset[int]):

@@ -5,6 +5,7 @@ The dataset is the numbers from 0 on: each sample is its own index, whatever it 
 
 import argparse
 import io
+import os
 import struct
 import tarfile
 import time
@@ -19,6 +20,12 @@ import edl.torch as edl
 from edl.data import JsonLines, Lines, Parquet, Records, Tar
 
 SAMPLES, FILES = 203, 3
+
+if looks_s := os.environ.get("EDL_TEST_LOOKS_S"):
+    # How often a loader process looks whether its parent is still there.
+    worker: Any = torch.utils.data._utils.worker
+    assert worker.MP_STATUS_CHECK_INTERVAL
+    worker.MP_STATUS_CHECK_INTERVAL = float(looks_s)
 
 
 class Numbers(torch.utils.data.Dataset[int]):
