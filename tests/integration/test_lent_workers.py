@@ -14,6 +14,7 @@ import pytest
 
 from edl.client import Event, Job
 from edl.errors import AdjustmentFailed, Refused
+from edl.launch.transient import LEAD_MARGIN_S
 from edl.types import WorkerId
 from tests.contract.servers import until
 from tests.integration.conftest import Start
@@ -114,6 +115,28 @@ def test_the_time_holds_though_the_job_begins_again(
     until(lambda: not job.transients(), "its end")
     assert_in_time(event_of(job, "transient.over", "w3"))
     assert [worker.id for worker in job.status().workers] == ["w2"]
+
+
+@pytest.mark.paired
+def test_leaving_takes_longer_where_loaders_read_ahead(start: Start, log: Path) -> None:
+    end = log / "until"
+    reading = ("--log", str(log), "--until", str(end), "--kind", "map", "--pause", "0.4")
+    job = start("reading.py", *reading, "--num-workers", "2", workers=1)
+    until(lambda: job.status().step > 2, "the pace")
+    # Two processes with two batches each, and the step itself.
+    ahead_s = 4 * 0.4
+
+    def told_s() -> float:
+        with pytest.raises(Refused) as refused:
+            job.scale_out(1, for_s=0.1)
+        told = re.search(r"leaving alone takes about ([0-9.]+) s", str(refused.value))
+        assert told is not None, refused.value
+        return float(told[1])
+
+    until(lambda: told_s() > ahead_s + LEAD_MARGIN_S, "the launcher to know")
+    assert job.status().switch_steps > 4
+    end.touch()
+    assert job.wait(60).state == "finished"
 
 
 @pytest.mark.paired

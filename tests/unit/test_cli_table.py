@@ -61,6 +61,10 @@ def status() -> Status:
 
 def test_status_has_the_same_fields_for_every_program() -> None:
     fields = status_fields("mnist", status())
+    assert " ".join(fields) == (
+        "job state step epoch epochs generation batch throughput step_s switch_steps report "
+        "workers adjustment adjustments stragglers"
+    )
     assert {key: fields[key] for key in ("job", "state", "step", "epoch", "generation")} == {
         "job": "mnist",
         "state": "training",

@@ -101,6 +101,11 @@ def test_leaving_takes_the_allowance_some_steps_and_a_margin() -> None:
     assert lead_s(allowance_s=0.5, step_s=2.0) == 5.5
 
 
+def test_leaving_takes_as_many_steps_as_loaders_read_ahead() -> None:
+    assert lead_s(allowance_s=0.5, step_s=0.8, switch_steps=7) == pytest.approx(7.4)
+    assert lead_s(allowance_s=0.5, step_s=0.1, switch_steps=2) == pytest.approx(1.3)
+
+
 def test_they_are_asked_to_leave_ahead_of_the_end_and_once() -> None:
     launcher, book = lent()
     assert launcher.saved == {W1: 340.0, W2: 340.0}

@@ -74,6 +74,7 @@ def status_fields(job: str, status: Status) -> dict[str, object]:
         "batch": status.batch,
         "throughput": status.throughput,
         "step_s": status.step_s,
+        "switch_steps": status.switch_steps,
         "report": status.report,
         "workers": [
             {

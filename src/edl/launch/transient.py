@@ -28,16 +28,19 @@ log = logging.getLogger("edl.launch")
 
 # After a scale-in that came to nothing.
 PAUSE_S = 1.0
-# A scale-in is heard of within a step, and its switch, an allowance later, falls on a step's end.
-LEAD_STEPS = 2
-# For the end of the process, and whatever else the machine does at that moment.
+# For the next group, the end of the process, and whatever else the machine does at that moment.
 LEAD_MARGIN_S = 1.0
 FILE = "transient.json"
 
 
-def lead_s(*, allowance_s: float, step_s: float) -> float:
-    """How long before the end of their time workers are asked to leave."""
-    return allowance_s + LEAD_STEPS * step_s + LEAD_MARGIN_S
+def lead_s(*, allowance_s: float, step_s: float, switch_steps: int = 0) -> float:
+    """How long before the end of their time workers are asked to leave.
+
+    A scale-in is heard of within a step, and its switch is as many steps later as the leader tells,
+    who knows how far loaders read ahead; 0: it has not told, so an allowance, and to a step's end.
+    """
+    announced_s = switch_steps * step_s if switch_steps else allowance_s + step_s
+    return step_s + announced_s + LEAD_MARGIN_S
 
 
 class Note(Protocol):

@@ -87,9 +87,13 @@ class Wishes:
         return self._transients.in_order(members)
 
     def on_status(self, status: Status) -> None:
-        """What leaving takes depends on how long a step does."""
+        """What leaving takes depends on how long a step does, and how far loaders read ahead."""
         if status.step_s > 0:
-            self._lead_s = lead_s(allowance_s=self._allowance_s, step_s=status.step_s)
+            self._lead_s = lead_s(
+                allowance_s=self._allowance_s,
+                step_s=status.step_s,
+                switch_steps=status.switch_steps,
+            )
             self._service.lead_s = self._lead_s
 
     def on_started(self, workers: Iterable[WorkerId], request_id: str) -> None:
