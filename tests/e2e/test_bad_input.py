@@ -248,7 +248,7 @@ def test_an_unknown_job_is_told_with_those_that_exist(
         ("scale-out --gpus node2:0", "slot node2:0 is on host 'node2'"),
         ("scale-out --gpus nonsense", "'nonsense' is not HOST:INDEX"),
         ("scale-in --remove 0", "'0' is not a number of 1 or more"),
-        ("scale-in --remove 1", "1 left of 2 is under --min 2; remove at most 0"),
+        ("scale-in --remove 1", "1 left of 2 is under --min 2; it can only grow, or end"),
         ("scale-in --remove 2", "leaves none; keep at least one, or end the job with `edl stop`"),
         ("scale-in --workers w0,w1", "leaves none"),
         ("scale-in --workers w7", "worker 'w7' is not in the job; it has w"),

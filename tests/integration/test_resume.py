@@ -219,6 +219,23 @@ def test_a_job_that_is_stopped_keeps_the_step_it_stopped_at(
     assert [event.step for event in job.events() if event.what == "checkpoint.saved"] == [steps]
 
 
+def test_a_checkpoint_of_another_framework_is_told_once(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    arguments = ("--log", str(log), "--epochs", "1")
+    assert start("journal.py", *arguments, checkpoint=str(kept)).wait(120).state == "finished"
+    steps = saved_steps(kept)
+    plain = str(SCRIPTS.parent.parent / "contract" / "scripts" / "with_plain.py")
+    job = start(plain, *arguments, checkpoint=str(kept), resume=True)
+    result = job.wait(120)
+    assert (result.state, result.restarts, result.steps) == ("failed", 0, 0), result
+    assert "before any step was done would happen again" in result.why
+    assert result.first_failure is not None
+    assert "go on with the script that wrote it" in result.first_failure.traceback
+    assert saved_steps(kept) == steps
+
+
 def test_two_live_jobs_never_write_to_one_folder(start: Start, log: Path, tmp_path: Path) -> None:
     kept, end = tmp_path / "kept", tmp_path / "end"
     endless = ("--log", str(log), "--epochs", "1000", "--until", str(end))

@@ -48,6 +48,8 @@ class PlayedJob:
     switch_steps: int = 0  # what its status says of that
     members: dict[str, str] = field(default_factory=dict)  # slots by worker
     made: int = 0
+    lent: dict[WorkerId, float] = field(default_factory=dict)  # who is here for how long
+    lent_again: list[tuple[int | Sequence[str], float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for _ in range(self.workers):
@@ -91,8 +93,15 @@ class PlayedJob:
             switch_steps=self.switch_steps,
         )
 
-    def scale_out(self, gpus: int | Sequence[str], *, request_id: str) -> AdjustmentRecord:
+    def transients(self) -> dict[WorkerId, float]:
+        return {worker: left for worker, left in self.lent.items() if worker in self.members}
+
+    def scale_out(
+        self, gpus: int | Sequence[str], *, request_id: str, for_s: float | None = None
+    ) -> AdjustmentRecord:
         self.request_id = request_id
+        if for_s is not None:
+            self.lent_again.append((gpus, for_s))
         slots = [""] * gpus if isinstance(gpus, int) else list(gpus)
 
         def change() -> tuple[str, ...]:

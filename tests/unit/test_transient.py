@@ -275,3 +275,24 @@ def test_the_time_left_is_found_in_the_jobs_folder(tmp_path: Path) -> None:
     assert left[W2] == 0.0
     (tmp_path / "transient.json").write_text("[")
     assert time_left(folder) == {}
+
+
+def test_whoever_comes_for_a_lent_one_has_its_time() -> None:
+    launcher, book = lent()
+    book.on_moved([W1], [W3], request_id="move", now=150.0)
+    assert launcher.saved[W3] == 340.0
+    assert launcher.events[-1] == ("transient.moved", "move", "w3")
+    # The process of the one that left may have ended before its request had.
+    book.tick(W0, W2, W3, now=151.0)
+    assert launcher.saved == {W2: 340.0, W3: 340.0}
+    book.tick(W0, W2, W3, now=338.0)
+    assert set(leavers(launcher, "transient-1")) == {W2, W3}
+    assert book.lends(W1)
+    assert not book.lends(W0)
+
+
+def test_where_fewer_come_than_leave_the_places_for_good_are_kept() -> None:
+    launcher, book = lent()
+    book.on_moved([W0, W1], [W3], request_id="move", now=150.0)
+    assert W3 not in launcher.saved
+    assert not book.lends(W3)

@@ -33,6 +33,8 @@ def profile(options: argparse.Namespace) -> int:
     # Told before minutes of measuring, not after them.
     if options.plot is not None:
         check_kind(Path(options.plot))
+        # As it would be named in the end.
+        options.plot = options.plot if Path(options.plot).suffix else f"{options.plot}.png"
     for path in (options.csv, options.plot):
         if path is not None and not Path(path).absolute().parent.is_dir():
             raise UsageError(f"{path} cannot be written: there is no such folder")
@@ -61,6 +63,9 @@ def profile(options: argparse.Namespace) -> int:
         _write_csv(Path(options.csv), found)
     if options.plot is not None:
         draw(Path(options.plot), found)
+    written = [str(path) for path in (options.csv, options.plot) if path is not None]
+    if written:
+        say(f"written: {', '.join(written)}")
     return 0 if found.restored else 1
 
 

@@ -32,6 +32,8 @@ class Note:
         """Whether both failed in one step, or with some of the same samples."""
         if self.step is None or other.step is None:
             return False
+        if not (self.step or other.step or self.pieces or other.pieces):
+            return False  # neither had a batch yet
         return self.step == other.step or any(
             _overlap(mine, its) for mine in self.pieces for its in other.pieces
         )

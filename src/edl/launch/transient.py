@@ -5,8 +5,9 @@ the leader another one. Owns: who is to be gone by when, and the one scale-in th
 Holds: the time counts from the request, for from then on the slots are lent, and at its end the
 processes have ended; so they are asked to leave ahead of it, by what leaving takes. Never so many
 that fewer than the least are left, the rest being given back once others have come. A request that
-is told to retry is asked again; newcomers that could only leave again are given up. When the job
-begins again, as many of its new workers take over the places and the time that is left.
+is told to retry is asked again; newcomers that could only leave again are given up. When lent ones
+are moved, or the job begins again, as many new workers take over their places and the time that is
+left.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Transients:
         self._note = note
         self._save = save
         self._ends: dict[WorkerId, float] = {}
+        self._was: dict[WorkerId, float] = {}  # the same, also of those that have gone
         self._owners: dict[WorkerId, str] = {}  # the requests of those that have not joined yet
         self._left: set[WorkerId] = set()  # whose last step is done; the process may still run
         self._late: set[WorkerId] = set()
@@ -85,6 +87,7 @@ class Transients:
         """Their processes run, and must have ended by then."""
         started = list(workers)
         self._ends |= dict.fromkeys(started, until)
+        self._was |= self._ends
         self._owners |= dict.fromkeys(started, request_id)
         self._save(self._ends)
 
@@ -94,6 +97,29 @@ class Transients:
         if joined:
             left_s = round(self._ends[joined[0]] - now, 1)
             self._note("transient.begins", request_id, workers=",".join(joined), left_s=left_s)
+
+    def on_moved(
+        self,
+        left: Sequence[WorkerId],
+        joined: Sequence[WorkerId],
+        *,
+        request_id: str,
+        now: float,
+    ) -> None:
+        """Others came for some that left. Where fewer did, places of a time are given up first."""
+        lent = sorted((w for w in left if w in self._was), key=lambda w: -self._was[w])
+        for_good = len(left) - len(lent)
+        heirs = {heir: self._was[w] for heir, w in zip(joined[for_good:], lent, strict=False)}
+        if heirs:
+            self._ends |= heirs
+            self._was |= heirs
+            self._save(self._ends)
+            left_s = round(min(heirs.values()) - now, 1)
+            self._note("transient.moved", request_id, workers=",".join(heirs), left_s=left_s)
+
+    def lends(self, worker: WorkerId) -> bool:
+        """Whether this one is, or was, here for a time."""
+        return worker in self._was
 
     def on_tick(
         self,
@@ -158,6 +184,7 @@ class Transients:
         before = bool(self._ends)
         ends = sorted(self._joined().values(), reverse=True)
         self._ends = dict(zip(founders[max(0, size - len(ends)) :], ends, strict=False))
+        self._was = dict(self._ends)
         self._owners.clear()
         self._left.clear()
         if before:

@@ -2,12 +2,14 @@
 
 Owns: who came and who left by it. Holds: only its own changes are undone, never what others asked
 for or what a death did; workers that came by it leave before the job's own; an adjustment that was
-interrupted is waited for, and counted by what came of it, so nothing is left half undone.
+interrupted is waited for, and counted by what came of it, so nothing is left half undone. Workers
+that were lent for a time come back for what is left of it, if anything is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import secrets
 import threading
 import time
@@ -38,8 +40,10 @@ class Adjustable(Protocol):
 
     def status(self) -> Status: ...
 
+    def transients(self) -> dict[WorkerId, float]: ...
+
     def scale_out(
-        self, gpus: int | Sequence[str], *, request_id: str
+        self, gpus: int | Sequence[str], *, request_id: str, for_s: float | None = None
     ) -> AdjustmentRecord | None: ...
 
     def scale_in(
@@ -54,6 +58,7 @@ class _Doubt:
     request_id: str
     members: frozenset[WorkerId]  # before it
     leavers: frozenset[WorkerId]
+    lent: WorkerId | None  # who comes back for the rest of its time, as the job's own
 
 
 class Unchanged:
@@ -66,6 +71,7 @@ class Unchanged:
         self._before: frozenset[WorkerId] = frozenset()
         self._mine: set[WorkerId] = set()  # who came by this
         self._owed: dict[WorkerId, str] = {}  # who left by this, and from which slot
+        self._lent: dict[WorkerId, float] = {}  # whose time is over when, as far as it matters
         self._doubt: _Doubt | None = None
 
     @property
@@ -157,6 +163,7 @@ class Unchanged:
         for _ in range(ATTEMPTS):
             status = self.status()
             here = _members(status)
+            self._forget_lent(status)
             more = len(self._owed) - sum(worker in self._mine for worker in here)
             if not more:
                 if len(here) == self.before and undone:
@@ -204,12 +211,42 @@ class Unchanged:
     def _bring_back(self, count: int, status: Status) -> None:
         """On the slots that were left, if they are still free."""
         taken = {worker.slot for worker in status.workers}
-        slots = [slot for slot in self._owed.values() if slot not in taken][-count:]
-        if len(slots) == count:
-            with contextlib.suppress(Refused):
+        free = [worker for worker, slot in self._owed.items() if slot not in taken][-count:]
+        lent = [worker for worker in free if worker in self._lent]
+        slots = [self._owed[worker] for worker in free if worker not in self._lent]
+        for_good = count - len(lent)
+        if for_good and len(slots) == for_good:
+            try:
                 self._add(slots, status)
-                return
-        self._add(count, status)
+            except Refused:
+                self._add(for_good, status)
+        elif for_good:
+            self._add(for_good, status)
+        for worker in lent:
+            self._lend_again(worker)
+
+    def _lend_again(self, worker: WorkerId) -> None:
+        """For the time that is left, unless that is too short to be worth it."""
+        status = self.status()
+        self._forget_lent(status)
+        if worker not in self._owed:
+            return
+        left_s = self._lent[worker] - time.monotonic()
+        try:
+            with self._asking(status, (), lent=worker) as request_id:
+                slots = [self._owed[worker]]
+                self._job.scale_out(slots, request_id=request_id, for_s=left_s)
+        except (Refused, AdjustmentFailed) as error:
+            self._say(f"{worker}, who was here for a time, does not come back: {error}")
+        del self._owed[worker]
+
+    def _forget_lent(self, status: Status) -> None:
+        """Whose time is over, or whose slot is another's by now: they had that one and no other."""
+        taken = {worker.slot for worker in status.workers}
+        now = time.monotonic()
+        for worker, slot in list(self._owed.items()):
+            if self._lent.get(worker, math.inf) <= now or (worker in self._lent and slot in taken):
+                del self._owed[worker]
 
     def _add(self, wish: int | Sequence[str], status: Status) -> None:
         with self._asking(status, ()) as request_id:
@@ -233,9 +270,11 @@ class Unchanged:
         self._mine -= set(leavers)
 
     @contextlib.contextmanager
-    def _asking(self, status: Status, leavers: Sequence[WorkerId]) -> Iterator[str]:
+    def _asking(
+        self, status: Status, leavers: Sequence[WorkerId], lent: WorkerId | None = None
+    ) -> Iterator[str]:
         """Around a request. Interrupted or not answered in time, what became of it is in doubt."""
-        request_id = self._doubted(status, leavers)
+        request_id = self._doubted(status, leavers, lent)
         what = "workers to leave" if leavers else "new workers"
         with self._patience(f"waiting for {what}"):
             try:
@@ -245,13 +284,19 @@ class Unchanged:
                 raise
         self._doubt = None
 
-    def _doubted(self, status: Status, leavers: Sequence[WorkerId]) -> str:
+    def _doubted(
+        self, status: Status, leavers: Sequence[WorkerId], lent: WorkerId | None = None
+    ) -> str:
         """The id of a request whose end is not known from now on."""
         request_id = secrets.token_hex(4)
+        if leavers:
+            now, left_s = time.monotonic(), self._job.transients()
+            self._lent |= {w: now + left_s[w] for w in leavers if w in left_s}
         self._doubt = _Doubt(
             request_id=request_id,
             members=frozenset(_members(status)),
             leavers=frozenset(leavers),
+            lent=lent,
         )
         return request_id
 
@@ -272,7 +317,9 @@ class Unchanged:
                 pause(POLL_S)
         here = frozenset(_members(status))
         self._went(sorted((doubt.leavers - here) - self._owed.keys()))
-        if not doubt.leavers:
+        if doubt.lent is not None and here - doubt.members:
+            self._owed.pop(doubt.lent, None)
+        elif not doubt.leavers:
             self._mine |= here - doubt.members
         self._doubt = None
 

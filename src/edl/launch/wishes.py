@@ -102,7 +102,9 @@ class Wishes:
             self._transients.on_started(workers, request_id=request_id, until=until)
 
     def on_lost(self, worker: WorkerId, now: float) -> None:
-        self._replacer.on_lost(worker, now)
+        """One that was lent is not missed: its place was not the job's."""
+        if not self._transients.lends(worker):
+            self._replacer.on_lost(worker, now)
 
     def on_tick(self, census: Census, alive: Collection[WorkerId], now: float) -> None:
         self._step, self._size = census.step, census.size
@@ -121,8 +123,9 @@ class Wishes:
     def on_complete(self, event: Happened, now: float) -> None:
         """An adjustment is."""
         self._step = event.step
-        joined = workers_in(event, "joined")
+        joined, left = workers_in(event, "joined"), workers_in(event, "left")
         self._transients.on_joined(joined, request_id=event.request_id, now=now)
+        self._transients.on_moved(left, joined, request_id=event.request_id, now=now)
 
     def on_answer(self, answer: object, now: float) -> None:
         self._replacer.on_answer(answer, now)

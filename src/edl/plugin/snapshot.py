@@ -117,9 +117,10 @@ def install(state: ArrayState, tensors: Tensors, skeleton: dict[str, Any]) -> No
         randomness = _tree.unflatten(from_json(skeleton["random"]), arrays)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise CheckpointError(
-            f"the checkpoint's state makes no sense to this plug-in ({error!r}); it was written "
-            "by another framework's plug-in, or by hand"
-        ) from error
+            f"the checkpoint's state makes no sense to this plug-in ({error!r}): it was written "
+            "by another framework's plug-in, or by hand; go on with the script that wrote it, or "
+            "give another --checkpoint folder"
+        ) from None
     _check(state, about, values, len(registered))
     for name, value in values.items():
         state.adapter.write(name, value)

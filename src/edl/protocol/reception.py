@@ -29,7 +29,7 @@ class Reception:
         self.voice = voice
 
     def on_scale_out(self, peer: int, message: m.ScaleOut, now: float) -> list[Effect]:
-        gate = self._gate(peer, message.request_id, now)
+        gate = self._gate(peer, message.request_id, "scale_out", now)
         generation = self.conductor.generation
         if gate is not None or generation is None:
             return gate or []
@@ -55,7 +55,7 @@ class Reception:
         return self.conductor.undo(message.why, now)
 
     def on_scale_in(self, peer: int, message: m.ScaleIn, now: float) -> list[Effect]:
-        gate = self._gate(peer, message.request_id, now)
+        gate = self._gate(peer, message.request_id, "scale_in", now)
         generation = self.conductor.generation
         if gate is not None or generation is None:
             return gate or []
@@ -70,7 +70,7 @@ class Reception:
         )
 
     def on_migrate(self, peer: int, message: m.Migrate, now: float) -> list[Effect]:
-        gate = self._gate(peer, message.request_id, now)
+        gate = self._gate(peer, message.request_id, "migrate", now)
         generation = self.conductor.generation
         if gate is not None or generation is None:
             return gate or []
@@ -109,13 +109,17 @@ class Reception:
         # What is being replaced has nothing to announce; what replaces it will.
         return effects if self.recovery.busy else [*effects, self.conductor.word()]
 
-    def _gate(self, peer: int, request_id: str, now: float) -> list[Effect] | None:
+    def _gate(self, peer: int, request_id: str, kind: str, now: float) -> list[Effect] | None:
         """The answer to a request that cannot open an adjustment now; None: it can."""
         known = self.voice.requests.answered(request_id)
+        if isinstance(known, m.Adjusted) and known.record.kind != kind:
+            return self._another(peer, request_id, known.record.kind)
         if known is not None:
             return [Send(peer=peer, message=known)]
         adjustment = self.conductor.adjustment
         if adjustment is not None and adjustment.request_id == request_id:
+            if adjustment.kind != kind:
+                return self._another(peer, request_id, adjustment.kind)
             return self.voice.accept(request_id, peer)
         # What became of one that is recorded turns out when the recovery does.
         recorded = any(deed.request_id == request_id for deed in self.conductor.deeds)
@@ -135,3 +139,8 @@ class Reception:
         if reason:
             return self.voice.retry(request_id, peer, reason, self.settings.retry_after_s)
         return None
+
+    def _another(self, peer: int, request_id: str, kind: str) -> list[Effect]:
+        """Whoever gave the id of another request must not think that its own was carried out."""
+        why = f"{request_id} is the id of a {kind} that was asked for before; give each its own"
+        return [Send(peer=peer, message=m.Refusal(request_id=request_id, reason=why))]

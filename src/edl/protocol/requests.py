@@ -138,7 +138,8 @@ def choose_leavers(
     if left < settings.min_workers:
         least = settings.min_workers
         most = max(0, len(members) - least)
-        return (), f"{left} left of {len(members)} is under --min {least}; remove at most {most}"
+        advice = f"remove at most {most}" if most else "it can only grow, or end with `edl stop`"
+        return (), f"{left} left of {len(members)} is under --min {least}; {advice}"
     return leavers, ""
 
 

@@ -323,6 +323,8 @@ def _told(what: str, error: OSError) -> str:
         advice = "raise the limit on the size of files (ulimit -f)"
     elif error.errno in _FORBIDDEN:
         advice = "make it writable for this user, or give the job another folder"
+    elif error.errno == errno.EEXIST:
+        advice = "a file has that name; give the job a folder"
     elif error.errno in _GONE:
         advice = "bring the folder back (is its disk mounted?), or give the job another one"
     else:

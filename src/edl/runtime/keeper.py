@@ -69,10 +69,11 @@ class Keeper:
                 "from it with --resume, or give another --checkpoint folder"
             )
         if found is not None:
+            # First, for a script that this does not fit has done no step.
+            self._framework.install(found.tensors, found.extra["framework"])
             progress.adopt(found.extra["progress"])
             # What those had in hand who are not here goes to those who are.
             progress.enter(progress.generation)
-            self._framework.install(found.tensors, found.extra["framework"])
             self._resumed = found.step
             if self._job_folder is not None:
                 note_resumed(

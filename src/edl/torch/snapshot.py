@@ -199,9 +199,10 @@ def install(
         incoming = _Incoming(tensors, skeleton)
     except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"the checkpoint's state makes no sense to this plug-in ({error!r}); it was written "
-            "by another framework's plug-in, or by hand"
-        ) from error
+            f"the checkpoint's state makes no sense to this plug-in ({error!r}): it was written "
+            "by another framework's plug-in, or by hand; go on with the script that wrote it, or "
+            "give another --checkpoint folder"
+        ) from None
     incoming.check(state)
     for model, mine in zip(state.models, incoming.models, strict=True):
         live = module_tensors(model, live=True)
