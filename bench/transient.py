@@ -16,7 +16,9 @@ stop-resume is late to return, until it has, ideal going on with four.
 The period. The paper's slots are idle for 4 minutes, and its workers take 21 s to join (ResNet50,
 4 -> 5 GPUs, end to end): 8.75 % of the period. A worker here has no GPU to open and little to load,
 so it is faster; the period is what keeps the proportion: the time of one cold join, measured first,
-divided by 0.0875. --period sets it instead. The announcement's allowance (0.5 s) is not scaled.
+divided by 0.0875. --period sets it instead. What does not shrink with it weighs five times as much:
+a step of half a second with four workers, of which a join takes about three, and the second that
+leaving processes are given. `--wait 1.0` halves the steps, `--period 240` is the paper's own.
 
 The search finds the shortest period at which each scheme does more samples than no-use with one
 idle slot: halving between one that is too short and one that is long enough, in real runs, down to
