@@ -17,7 +17,7 @@ The period. The paper's slots are idle for 4 minutes, and its workers take 21 s 
 4 -> 5 GPUs, end to end): 8.75 % of the period. A worker here has no GPU to open and little to load,
 so it is faster; the period is what keeps the proportion: the time of one cold join, measured first,
 divided by 0.0875. --period sets it instead. What does not shrink with it weighs five times as much:
-a step of half a second with four workers, of which a join takes about three, and the second that
+a step of half a second with four workers, of which a join takes three or four, and the second that
 leaving processes are given. `--wait 1.0` halves the steps, `--period 240` is the paper's own.
 
 The search finds the shortest period at which each scheme does more samples than no-use with one
