@@ -11,7 +11,10 @@ from dataclasses import dataclass, fields
 
 from edl.errors import UsageError
 
-__all__ = ["STRAGGLER_POLICIES", "Settings"]
+__all__ = ["DIVERGENCE_POLICIES", "STRAGGLER_POLICIES", "Settings"]
+
+# What is done when replicas are found to differ.
+DIVERGENCE_POLICIES = ("stop", "warn", "resync")
 
 # What becomes of a worker that is slower than the others.
 STRAGGLER_POLICIES = ("off", "warn", "remove", "replace", "rebalance")
@@ -37,13 +40,25 @@ class Settings:
     ready_timeout_s: float = 600.0
     # Building a group takes milliseconds once everybody is ready; the rest is for slow machines.
     build_timeout_s: float = 30.0
+    # Two members that cannot connect to each other make every group of both fail. After so many
+    # failed builds one of the two is left out of the job; 0: never, builds are repeated for ever.
+    unreached_builds: int = 3
+    # Once connected, the members of a group prove the secret to each other within this time; it
+    # doubles after each build that failed, up to build_timeout_s, in case they are only slow.
+    proof_timeout_s: float = 5.0
     # The leader's key in the store lapses after this long without renewal. A launcher that saw
     # the leader's process end does not wait for it.
     lease_s: float = 2.5
     # A process whose agent has not answered for so long is frozen or cut off, and is lost.
     silence_s: float = 10.0
+    # A process that runs, but whose agent does not answer, as while its script holds the GIL, is
+    # waited for this long. 0: it is lost after silence_s, and no watchdog is started beside it.
+    unresponsive_s: float = 300.0
     # A connection that closed may come back; after this long its worker counts as lost.
     reconnect_s: float = 2.0
+    # Once no worker of the launcher's own is left: how long it waits for members on other machines
+    # that do not answer before the job has failed.
+    elsewhere_s: float = 300.0
     # After a failure: 0 brings replicas to the same state, 1 only to the same step (the paper's
     # USE_APPX_RECOVERY, which may be set by that name too).
     approximate_recovery: int = 0
@@ -64,6 +79,11 @@ class Settings:
     # And in so many more that it has computed for so long in them: ten steps of a few milliseconds
     # in a row are one slow spell of a busy machine.
     straggler_s: float = 0.5
+    # One of DIVERGENCE_POLICIES says what is done when replicas differ. Hyperparameters are
+    # compared at every step; parameters and optimizer state a part at a time, all within so many
+    # steps (0: nothing is compared).
+    on_divergence: str = "stop"
+    digest_steps: int = 200
     # Joint limits of every request; 0 means no upper limit.
     min_workers: int = 1
     max_workers: int = 0
@@ -86,7 +106,7 @@ class Settings:
             if text is None:
                 continue
             if field.type == "str":
-                values[field.name] = _policy(text)
+                values[field.name] = _policy(field.name, text)
                 continue
             kind = int if field.type == "int" else float
             try:
@@ -103,9 +123,10 @@ class Settings:
         return Settings(**values)  # type: ignore[arg-type]
 
 
-def _policy(text: str) -> str:
-    if text not in STRAGGLER_POLICIES:
+def _policy(name: str, text: str) -> str:
+    known = {"stragglers": STRAGGLER_POLICIES, "on_divergence": DIVERGENCE_POLICIES}[name]
+    if text not in known:
         raise UsageError(
-            f"EDL_STRAGGLERS={text!r} is no policy; give one of {', '.join(STRAGGLER_POLICIES)}"
+            f"EDL_{name.upper()}={text!r} is no policy; give one of {', '.join(known)}"
         )
     return text

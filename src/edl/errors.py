@@ -8,9 +8,11 @@ EdlError
 |   +-- WrongSecret     it could not prove the job's secret
 |   |   +-- WrongCertificate    nor show a certificate that TLS accepts
 |   +-- GroupBroken     a collective group that can no longer be used
+|       +-- BuildFailed one that was never built; names the peers it could not reach
 +-- StoreError          the coordination store: unreachable or contradictory
 +-- DataError           a file of the dataset: vanished, shorter than it was, or not what it says
 +-- CheckpointError     a checkpoint that could not be written or read; training is not harmed
++-- Diverged            the workers' replicas of the model are not equal any more
 +-- AdjustmentFailed    an adjustment that was undone; the job trains on as before
 +-- TimedOut            nobody answered, or the work was not done, in the time given
 +-- JobFinished         the job ended before the request could be carried out
@@ -23,8 +25,10 @@ from __future__ import annotations
 
 __all__ = [
     "AdjustmentFailed",
+    "BuildFailed",
     "CheckpointError",
     "DataError",
+    "Diverged",
     "EdlError",
     "GroupBroken",
     "JobFailed",
@@ -73,6 +77,15 @@ class GroupBroken(PeerError):
     """A collective group failed; it must never be used again."""
 
 
+class BuildFailed(GroupBroken):
+    """A group could not be built. `unreached`: ids of the peers that did not answer or prove
+    themselves; empty if the failure is nobody's in particular."""
+
+    def __init__(self, why: str, *, unreached: tuple[str, ...] = ()) -> None:
+        super().__init__(why)
+        self.unreached = unreached
+
+
 class StoreError(EdlError):
     """The coordination store is unreachable or contradicts itself."""
 
@@ -83,6 +96,10 @@ class DataError(EdlError):
 
 class CheckpointError(EdlError):
     """A checkpoint could not be written or read; the message says where, why and what to do."""
+
+
+class Diverged(EdlError):
+    """The workers' replicas differ; the message says which worker's, in what, and what to do."""
 
 
 class AdjustmentFailed(EdlError):

@@ -6,12 +6,13 @@ both are written `host:index`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NewType
 
 from edl.errors import UsageError
 
-__all__ = ["Address", "Gpu", "JobHandle", "Member", "WorkerId", "workers_said"]
+__all__ = ["NAME", "Address", "Gpu", "JobHandle", "Member", "WorkerId", "workers_said"]
 
 WorkerId = NewType("WorkerId", str)
 JobHandle = NewType("JobHandle", str)
@@ -20,6 +21,10 @@ JobHandle = NewType("JobHandle", str)
 def workers_said(count: int) -> str:
     """As a person would say it."""
     return f"{count} worker" if count == 1 else f"{count} workers"
+
+
+# Jobs, workers and hosts: safe in a path, a list with commas, a log line and a terminal.
+NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,8 +58,11 @@ class Gpu:
     @staticmethod
     def parse(text: str) -> Gpu:
         host, _, index = text.rpartition(":")
-        if not host or not index.isdigit():
-            raise UsageError(f"slot {text!r} is not HOST:INDEX; give for example localhost:0")
+        if not NAME.fullmatch(host) or not (index.isascii() and index.isdigit()):
+            raise UsageError(
+                f"slot {text!r} is not HOST:INDEX, where HOST has up to 128 letters, digits, '.', "
+                "'_' and '-'; give for example localhost:0"
+            )
         return Gpu(host, int(index))
 
 

@@ -16,6 +16,7 @@ from edl.store.base import Store, Swap, Versioned, open_store
 from edl.store.embedded import EmbeddedServer
 from edl.store.memory import MemoryStore
 from tests.contract.servers import Server
+from tests.integration.lossy import TXN, LossyProxy
 
 ABSENT = Versioned(None, 0)
 PATIENCE_S = 10.0
@@ -67,6 +68,18 @@ def etcd(request: pytest.FixtureRequest) -> AbstractContextManager[Kind]:
     return by_url(server.url, f"contract-{next(JOBS)}")
 
 
+@contextmanager
+def etcd_that_loses_answers(request: pytest.FixtureRequest) -> Iterator[Kind]:
+    """All but those to swaps, which no client may ask again by itself."""
+    server: Server = request.getfixturevalue("etcd_server")
+    number = next(JOBS)
+    with (
+        LossyProxy(server.port, seed=number, delay_s=0.01, spared=(TXN,)) as proxy,
+        by_url(proxy.url, f"contract-{number}") as kind,
+    ):
+        yield kind
+
+
 def zookeeper(request: pytest.FixtureRequest) -> AbstractContextManager[Kind]:
     server: Server = request.getfixturevalue("zookeeper_server")
     return by_url(f"{server.url}/a/prefix", f"contract-{next(JOBS)}")
@@ -76,6 +89,7 @@ KINDS: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Kind]]
     "memory": memory,
     "embedded": embedded,
     "etcd": etcd,
+    "etcd_that_loses_answers": etcd_that_loses_answers,
     "zookeeper": zookeeper,
 }
 

@@ -100,7 +100,7 @@ def live(job: Job) -> Iterator[Job]:
         (["nowhere.py"], "script 'nowhere.py' does not exist; give the path of a Python file"),
         (["-d", "nowhere.py"], "script 'nowhere.py' does not exist"),
         (["{folder}"], "is a folder; give the path of a Python file"),
-        (["-n", "3", "--slots", "2", "{script}"], "2 of 2 (localhost:0, localhost:1) are free"),
+        (["-n", "3", "--slots", "2", "{script}"], "2 of 2 (--slots 2) are free"),
         (["-n", "1", "--min", "2", "{script}"], "-n 1 is under --min 2; start at least 2"),
         (["-n", "3", "--max", "2", "{script}"], "-n 3 is over --max 2; start at most 2"),
         (["--min", "3", "--max", "2", "{script}"], "--max 2 is under --min 3"),
@@ -134,7 +134,7 @@ def test_a_home_that_cannot_be_written_is_named(edl: Terminal) -> None:
     other = Terminal(edl.folder)
     other.environment["EDL_HOME"] = script
     for words in (["run"], ["run", "-d"]):
-        assert f"no job can be kept in {script}/jobs" in other.refused(*words, script)
+        assert f"cannot write {script}/jobs" in other.refused(*words, script)
 
 
 # -- scripts that fail -----------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_an_unknown_job_is_told_with_those_that_exist(
         ("scale-out --add 2000", "give at least 1 and at most 1024"),
         ("scale-out --add 4", "4 more workers need 4 free slots, and 3 of 5"),
         ("scale-out --add 3", "2 workers and 3 more are over --max 4; add at most 2"),
-        ("scale-out --gpus localhost:7", "there is no slot localhost:7; this job has localhost:0"),
+        ("scale-out --gpus localhost:99", "there is no slot localhost:99; this job has localhost:"),
         ("scale-out --gpus localhost:0", "slot localhost:0 is taken by worker"),
         ("scale-out --gpus localhost:3,3", "slot localhost:3 is named twice"),
         ("scale-out --gpus node2:0", "slot node2:0 is on host 'node2'"),
@@ -327,7 +327,9 @@ def test_more_workers_than_slots_work_when_allowed_and_end_by_ctrl_c(edl: Termin
     process, job = started(edl, "crowd", *crowd, edl.script(TRAINS), "100000")
     record = job.scale_out(1)
     assert record is not None
-    assert [worker.slot for worker in job.status().workers] == ["localhost:0"] * 3
+    slots = [worker.slot for worker in job.status().workers]
+    assert len(slots) == 3
+    assert len(set(slots)) == 1
     workers = list(pids(job).values())
     os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=PATIENCE_S)

@@ -312,16 +312,27 @@ def test_a_crash_that_meets_every_worker_is_shown_with_two_tracebacks(edl: Edl) 
     assert "failed on the same batch" in err
 
 
-def test_a_crash_of_one_worker_is_told_and_survived(edl: Edl) -> None:
+def test_a_crash_of_one_worker_is_shown_with_its_traceback_and_survived(edl: Edl) -> None:
     script = TRAINS.replace(
         "        loss = ",
         "        if os.environ['EDL_WORKER'] == 'w1' and edl.step() > 5: 1 / 0\n        loss = ",
     )
-    status, out, _ = edl("run", "-n", "2", edl.script(script), "60")
+    status, out, _ = edl("run", "-n", "2", "--name", "j", edl.script(script), "60")
+    log = edl.folder / "home/jobs/j/logs/w1.log"
     assert status == 0
     assert "trained 60 steps" in out
-    assert "worker=w1 how=exit status 1 error=ZeroDivisionError: division by zero" in out
-    assert "it lost w1 on the way" in out
+    assert out.count("Traceback (most recent call last)") == 1
+    assert "edl: worker w1 failed at step 6: ZeroDivisionError: division by zero" in out
+    assert f"edl: its log: {log}" in out
+    assert "finished: 60 steps" in out
+    assert "w1 failed at step 6 (ZeroDivisionError: division by zero)" in out.splitlines()[-1]
+    shown = edl("status", "j")[1]
+    assert "lost worker w1 at step 6: ZeroDivisionError: division by zero" in shown
+    assert str(log) in shown
+    (failure,) = json.loads(edl("status", "j", "--json")[1])["failures"]
+    assert failure["worker"] == "w1"
+    assert failure["error"] == "ZeroDivisionError: division by zero"
+    assert failure["log"] == str(log)
 
 
 def events(edl: Edl, name: str) -> list[dict[str, Any]]:
@@ -348,7 +359,7 @@ def test_an_audit_tells_what_was_used_and_what_no_log_tells(edl: Edl) -> None:
     assert status == 0
     assert "exactly once: 6 steps in 2 epochs, by the logs of 2 workers" in out
     told = edl.read("audit", "j")
-    assert list(told) == ["job", "exact", "epochs", "steps", "logs", "torn", "fault"]
+    assert list(told) == ["job", "exact", "unused", "epochs", "steps", "logs", "torn", "fault"]
     assert list(told["epochs"][0].items()) == [
         ("epoch", 0),
         ("state", "complete"),
@@ -358,6 +369,7 @@ def test_an_audit_tells_what_was_used_and_what_no_log_tells(edl: Edl) -> None:
         ("twice", 0),
         ("never", 0),
         ("earlier", 0),
+        ("unused", 0),
         ("fault", ""),
     ]
     for log in (edl.folder / "home/jobs/j/audit").glob("*.log"):
@@ -365,6 +377,30 @@ def test_an_audit_tells_what_was_used_and_what_no_log_tells(edl: Edl) -> None:
     status, out, _ = edl("audit", "j")
     assert status == 1
     assert "no log tells of step" in out
+
+
+LEAVES = """
+import edl.torch as edl
+
+edl.init()
+loader = edl.DataLoader(list(range(40)), batch_size=10)
+for _ in edl.epochs(2):
+    for number, _ in enumerate(loader):
+        edl.notify_batch_end()
+        if number == 2:  # as a framework does that counts a step that was done again
+            break
+edl.shutdown()
+"""
+
+
+def test_an_audit_of_epochs_that_end_early_says_what_was_left_unused(edl: Edl) -> None:
+    assert edl("run", "-n", "2", "--name", "j", edl.script(LEAVES))[0] == 0
+    status, out, _ = edl("audit", "j")
+    assert status == 0
+    assert "exactly once" not in out
+    assert "20 samples of 2 epochs were left unused" in out
+    assert edl.read("audit", "j")["unused"] == 20
+    assert edl("audit", "j", "--strict")[0] == 1
 
 
 def test_a_job_without_an_audit_log_says_why(edl: Edl) -> None:

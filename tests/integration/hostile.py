@@ -59,6 +59,7 @@ def greeting_of(address: Address) -> bytes:
 def prove(sock: socket.socket, job: str, secret: bytes) -> bytes:
     """An honest handshake; returns what this side said."""
     hello = Hello("dial", job=job, secret=secret, nonce=secrets.token_bytes(NONCE_BYTES))
+    hello.bind_address(sock)
     said = hello.greeting
     sock.sendall(hello.greeting)
     while not hello.done:

@@ -15,7 +15,7 @@ import pytest
 from edl.client import Job
 from tests.contract.servers import Etcd
 
-__all__ = ["Namespace", "OpenEtcd", "outside", "second_network"]
+__all__ = ["Namespace", "OpenEtcd", "cut_pair", "outside", "second_network", "two_networks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,53 @@ def second_network() -> Iterator[Namespace]:
     finally:
         subprocess.run(["ip", "netns", "del", made.name], capture_output=True, check=False)
         subprocess.run(["ip", "link", "del", link], capture_output=True, check=False)
+
+
+def _run(*commands: str) -> None:
+    for words in commands:
+        done = subprocess.run(["ip", *words.split()], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"this machine allows no second network: {done.stderr.strip()}")
+
+
+@contextmanager
+def two_networks() -> Iterator[tuple[Namespace, Namespace]]:
+    """Two namespaces on one bridge with this machine; skips the test where none can be made."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("network namespaces need root and the ip command (iproute2)")
+    net, pid = f"10.214.{os.getpid() % 200 + 20}", os.getpid()
+    bridge, here = f"edl{pid}br", f"{net}.1"
+    made = [
+        Namespace(name=f"edl-{pid}-{n}", here=here, there=f"{net}.{n + 2}", link=f"edl{pid}f{n}")
+        for n in range(2)
+    ]
+    try:
+        _run(f"link add {bridge} type bridge", f"addr add {here}/24 dev {bridge}")
+        _run(f"link set {bridge} up")
+        for n, space in enumerate(made):
+            near = f"edl{pid}n{n}"
+            _run(
+                f"netns add {space.name}",
+                f"link add {near} type veth peer name {space.link} netns {space.name}",
+                f"link set {near} master {bridge} up",
+                f"-n {space.name} addr add {space.there}/24 dev {space.link}",
+                f"-n {space.name} link set {space.link} up",
+                f"-n {space.name} link set lo up",
+            )
+        yield made[0], made[1]
+    finally:
+        for space in made:
+            subprocess.run(["ip", "netns", "del", space.name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
+
+
+def cut_pair(one: Namespace, other: Namespace) -> None:
+    """These two lose every packet to each other, silently; both still reach this machine."""
+    for near, far in ((one, other), (other, one)):
+        # No machine has this hardware address.
+        words = f"neigh replace {far.there} lladdr 02:00:00:00:00:fe dev {near.link} nud permanent"
+        command = ["ip", "-n", near.name, *words.split()]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 class OpenEtcd(Etcd):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 from edl.collective.gloo import build_group
+from edl.protocol.messages import RendezvousEntry
+from edl.protocol.rendezvous import Rendezvous, rows_of
 from edl.protocol.topology import Generation
-from edl.runtime.board import Board
-from edl.runtime.framework import Group
+from edl.runtime.board import Board, Entry
+from edl.runtime.framework import BuildOptions, Group
 from edl.types import Address, Gpu, Member, WorkerId
 
 _Result = TypeVar("_Result")
@@ -20,6 +23,7 @@ __all__ = [
     "HOSTS",
     "build_members",
     "build_ring",
+    "builders",
     "generation_of",
     "in_threads",
     "members",
@@ -85,24 +89,65 @@ def build_ring(count: int, *, newcomers: int = 0) -> list[Group]:
 
 def build_members(generation: Generation) -> list[Group]:
     """Every member's end of a generation."""
-    count = generation.size
+    return in_threads(builders(generation))
+
+
+def builders(
+    generation: Generation,
+    *,
+    before_publish: Callable[[int, str, bytes], None] | None = None,
+    secrets: Sequence[bytes] = (),
+    timeout_s: float = 10.0,
+    proof_timeout_s: float = 10.0,
+) -> list[Callable[[], Group]]:
+    """One function a member, in rank order, that builds its end; they must run in parallel.
+
+    `before_publish` sees a member's rank, key and rendezvous value before any other member does.
+    `secrets` are the members' own, for tests in which they differ.
+    """
     boards: list[Board] = []
 
     def publish_from(index: int) -> Callable[[str, bytes], None]:
         def publish(key: str, value: bytes) -> None:
+            if before_publish is not None:
+                before_publish(index, key, value)
             for other, board in enumerate(boards):
                 if other != index:
                     board.offer(key, value)
 
         return publish
 
-    boards.extend(Board(publish_from(i)) for i in range(count))
+    def collect_from(index: int) -> Callable[[Entry], None]:
+        def collect(entry: Entry) -> None:
+            if before_publish is not None:
+                before_publish(index, f"{entry.group}/{entry.rank}", entry.common + entry.parts)
+            with collecting:
+                tables = known.add_entry(
+                    RendezvousEntry(
+                        generation=generation.number, worker=workers[index], **asdict(entry)
+                    ),
+                    generation,
+                )
+            for worker, table in tables.items():
+                board = boards[workers.index(worker)]
+                board.offer_table(rows_of(table), rank=table.rank, size=table.size)
+
+        return collect
+
+    known, collecting, workers = Rendezvous(), threading.Lock(), generation.workers()
+    boards.extend(Board(publish_from(i), collect_from(i)) for i in range(generation.size))
 
     def member_of(index: int) -> Callable[[], Group]:
+        options = BuildOptions(
+            bind="127.0.0.1",
+            timeout_s=timeout_s,
+            proof_timeout_s=proof_timeout_s,
+            secret=secrets[index] if secrets else b"a secret of the tests",
+        )
         me, board = generation.workers()[index], boards[index]
-        return lambda: build_group(generation, me, board, "127.0.0.1", 10.0)
+        return lambda: build_group(generation, me, board, options)
 
-    return in_threads([member_of(index) for index in range(count)])
+    return [member_of(index) for index in range(generation.size)]
 
 
 def memory_files() -> set[int]:

@@ -22,6 +22,7 @@ from edl.launch.service import LaunchService
 from edl.launch.slots import SlotBook
 from edl.protocol.election import read_leader
 from edl.protocol.messages import MESSAGES as PROTOCOL_MESSAGES
+from edl.protocol.messages import AdjustmentRecord
 from edl.runtime.manifest import Manifest, Part, Unfit, parse
 from edl.runtime.tensorfile import Array, decode, encode
 from edl.store.embedded import EmbeddedService
@@ -157,6 +158,9 @@ class QuietFloor:
 
     def away(self) -> str:
         return ""
+
+    def outcome(self, request_id: str) -> AdjustmentRecord | None:
+        return None
 
     def start(self, joiners: object, request_id: str) -> None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,55 @@ def test_a_process_in_another_network_joins_trains_and_leaves(
     journal.check_replicas()
 
 
+def refused(process: subprocess.CompletedProcess[str]) -> str:
+    """What a process printed that could not join: one line, without a traceback."""
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "Traceback" not in process.stderr
+    return process.stderr
+
+
+def test_a_joiner_on_the_loopback_of_another_machine_is_refused_with_what_to_set(
+    start: Start, log: Path, tmp_path: Path, elsewhere: Namespace
+) -> None:
+    end = tmp_path / "end"
+    arguments = endless(log, end)
+    job = start("journal.py", *arguments, workers=1, name="wide", host=elsewhere.here)
+    until(lambda: job.status().step > 0, "the job to train")
+    environment = outside(job, store_of(job), elsewhere.there)
+    del environment["EDL_HOST"]
+    command = elsewhere.command(sys.executable, str(SCRIPTS / "journal.py"), *arguments)
+    for forgotten in ({}, {"EDL_HOST": "127.0.0.1"}, {"EDL_HOST": "::1"}):
+        ended = subprocess.run(
+            command, env={**environment, **forgotten}, capture_output=True, text=True, timeout=90
+        )
+        told = refused(ended)
+        assert f"the leader of job wide listens at {elsewhere.here}" in told
+        assert f"set EDL_HOST={elsewhere.there}" in told
+    assert set(members(job)) == {"w0"}
+    end.touch()
+    result = job.wait(120)
+    assert (result.state, result.adjustments) == ("finished", ())
+
+
+def test_a_joiner_with_a_wrong_secret_prints_one_line(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    end, secret = tmp_path / "end", tmp_path / "secret"
+    job = start("journal.py", *endless(log, end), workers=1, name="known")
+    secret.write_text("00" * 32)
+    environment = outside(job, store_of(job), "127.0.0.1", EDL_SECRET_FILE=str(secret))
+    command = [sys.executable, str(SCRIPTS / "journal.py"), *endless(log, end)]
+    told = refused(
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+    )
+    assert "edl: store" in told
+    assert "refused the connection" in told
+    assert "the two sides hold different secrets" in told
+    assert "unreachable" not in told
+    end.touch()
+    assert job.wait(120).state == "finished"
+
+
 def test_a_process_beside_the_job_joins_by_the_launchers_own_store(
     start: Start, log: Path, tmp_path: Path
 ) -> None:
@@ -105,6 +155,32 @@ def test_a_process_beside_the_job_joins_by_the_launchers_own_store(
     finally:
         beside.kill()
     assert job.wait(120).state == "finished"
+
+
+def test_a_joiner_says_what_happens_to_it(start: Start, log: Path, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    job = start("journal.py", *endless(log, end), workers=1, name="talked")
+    environment = outside(job, store_of(job), "127.0.0.1")
+    beside = subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "journal.py"), *endless(log, end)],
+        env={**environment, "EDL_WORKER": "guest"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until(lambda: beside.poll() is not None or len(members(job)) == 2, "it", PATIENCE_S)
+        assert beside.poll() is None, ended(beside)
+        job.scale_in(["guest"])
+        told = [line for line in ended(beside).splitlines() if line.startswith("edl: ")]
+    finally:
+        beside.kill()
+    assert told[0] == "edl: job talked accepted worker guest; it joins at a step boundary"
+    assert re.fullmatch(r"edl: worker guest joined job talked at step \d+; 2 workers", told[1])
+    assert re.fullmatch(r"edl: worker guest left job talked after step \d+: .+", told[2])
+    end.touch()
+    assert job.wait(120).state == "finished"
+    assert not any("joined job" in line for line in job.logs())
 
 
 def test_what_is_missing_or_unknown_is_told(start: Start, log: Path, tmp_path: Path) -> None:

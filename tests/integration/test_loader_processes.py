@@ -29,6 +29,12 @@ pytestmark = pytest.mark.paired
 PATIENCE_S = 60.0
 
 
+def loaders(pid: int) -> list[psutil.Process]:
+    """The loader processes of a worker, without its watchdog."""
+    children = psutil.Process(pid).children()
+    return [child for child in children if "edl.runtime.watchdog" not in child.cmdline()]
+
+
 def reading(start: Start, log: Path, context: str) -> Job:
     return start(
         "reading.py",
@@ -49,7 +55,8 @@ def test_a_killed_trainer_takes_its_loader_processes_along(
     wait_step(job, 5)
     doomed = next(worker for worker in job.status().workers if worker.leader is leader)
     children = psutil.Process(doomed.pid).children()
-    assert len(children) == 2
+    assert len(loaders(doomed.pid)) == 2
+    assert len(children) == 3  # and its watchdog
     os.kill(doomed.pid, signal.SIGKILL)
     _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert not alive
@@ -64,7 +71,7 @@ def test_a_killed_loader_process_costs_the_job_its_worker(start: Start, log: Pat
     job = reading(start, log, "fork")
     wait_step(job, 5)
     hurt = job.status().workers[1]
-    psutil.Process(hurt.pid).children()[0].kill()
+    loaders(hurt.pid)[0].kill()
     await_lost(job, hurt.id)
     (log / "until").touch()
     result = job.wait(90)

@@ -62,6 +62,30 @@ def test_a_lost_worker_is_replaced_and_one_that_left_is_not(
     written.check_replicas()
 
 
+def test_the_status_of_a_running_job_says_why_a_worker_was_lost(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    raising = {"EDL_TEST_RAISE": "worker=w1"}
+    job = start("raising.py", *journal(log, end), workers=3, env=raising)
+    until(lambda: bool(job.failures()), "the loss of w1")
+    (failure,) = job.failures()
+    assert job.running()
+    assert (failure.worker, failure.status, failure.step) == ("w1", 1, 8)
+    assert failure.error == "OSError: my disk is full"
+    assert "my disk is full" in failure.traceback
+    assert Path(failure.log).name == "w1.log"
+    kill(job, "w2")
+    until(lambda: len(job.failures()) == 2, "the loss of w2")
+    assert job.failures()[1].reason == "killed by SIGKILL"
+    end.touch()
+    result = job.wait(120)
+    assert result.state == "finished"
+    assert result.failures == job.failures()
+    assert "w1 failed at step 8 (OSError: my disk is full)" in result.why
+    assert "w2 was lost (killed by SIGKILL)" in result.why
+
+
 def recovered_from(job: Job) -> set[str]:
     """Who was lost before steps were done again, by the job's history."""
     again = [event for event in job.events() if event.what == "job.recovered"]

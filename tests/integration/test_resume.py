@@ -155,6 +155,38 @@ def test_a_job_whose_workers_are_all_killed_goes_on_by_itself(
     whole.check_batches(batch=50, samples=1003)
 
 
+def test_request_repeated_after_a_restart_is_carried_out_once(
+    start: Start, log: Path, tmp_path: Path
+) -> None:
+    job = start(
+        *("journal.py", "--log", str(log), "--epochs", "40", *paced(tmp_path / "end")),
+        workers=2,
+        checkpoint=str(tmp_path / "kept"),
+    )
+    await_noted(job, 28)
+    added = job.scale_out(1, request_id="add-one")
+    removed = job.scale_in(1, request_id="remove-one")
+    assert added is not None
+    assert removed is not None
+    assert (added.size, removed.size) == (3, 2)
+    kill_together(worker.pid for worker in job.status().workers)
+    until(lambda: told(job, "job.resumed"), "the job to be resumed", 60)
+
+    again = job.scale_in(1, request_id="remove-one")
+    assert again is not None
+    assert (again.left, again.size) == (removed.left, 2)
+    again = job.scale_out(1, request_id="add-one")
+    assert again is not None
+    assert (again.joined, again.size) == (added.joined, 3)
+    members = [worker for worker in job.status().workers if worker.rank >= 0]
+    assert len(members) == 2, members
+    job.stop()
+
+
+def told(job: Job, what: str) -> bool:
+    return any(event.what == what for event in job.events())
+
+
 def test_a_job_whose_checkpoints_are_away_is_not_begun_anew(
     start: Start, log: Path, tmp_path: Path
 ) -> None:
@@ -293,3 +325,13 @@ def test_what_pipelines_had_drawn_is_drawn_again_after_a_restart(
     whole = runs_of(journal, resumed, 2)
     whole.check_exactly_once(samples=203, epochs=set(range(len(whole.used()))))
     assert job.audit().exact, job.audit().fault
+
+
+def test_a_flag_says_how_often_and_outweighs_the_environment(start: Start, tmp_path: Path) -> None:
+    kept, log = tmp_path / "kept", tmp_path / "log"
+    log.mkdir()
+    arguments = ("--log", str(log), "--samples", "600", "--epochs", "1")  # 12 steps
+    job = start("journal.py", *arguments, checkpoint=str(kept), checkpoint_every="5")
+    assert job.wait().state == "finished"
+    saved = [int(str(event.step)) for event in job.events() if event.what == "checkpoint.saved"]
+    assert saved[0] == 5

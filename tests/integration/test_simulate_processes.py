@@ -310,4 +310,4 @@ def test_a_full_disk_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(ask, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "edl: what it has to say cannot be written: No space left on device\n"
+    assert done.stderr == "edl: cannot write standard output: No space left on device\n"

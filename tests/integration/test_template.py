@@ -6,6 +6,9 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +124,36 @@ def training(start: Start, log: Path, end: Path) -> Job:
     return job
 
 
+LISTENER = """
+import os, socket, sys
+os.setuid(12345)
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    os.chmod(sys.argv[1], 0o777)
+    listener.listen()
+    print("ready", flush=True)
+    accepted, _ = listener.accept()
+    print(len(accepted.recv(1 << 16)), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a process as another user")
+def test_template_of_another_user_is_given_nothing(
+    start: Start, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = f"{folder}/template"
+        command = [sys.executable, "-c", LISTENER, path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listener:
+            assert listener.stdout is not None
+            assert listener.stdout.readline() == "ready\n"
+            monkeypatch.setenv("EDL_TEMPLATE", path)
+            with pytest.raises(UsageError, match="belongs to user 12345"):
+                start("journal.py", "--log", str(log))
+            assert listener.stdout.readline() == "0\n"
+
+
 def test_workers_are_the_launchers_children_and_die_with_it(
     start: Start, log: Path, tmp_path: Path
 ) -> None:
@@ -129,10 +162,10 @@ def test_workers_are_the_launchers_children_and_die_with_it(
     family = launcher.children(recursive=True)
     workers = {worker.pid for worker in job.status().workers}
     assert workers < {child.pid for child in launcher.children()}
-    assert len(family) == len(workers) + 1
+    assert len(family) == 2 * len(workers) + 1  # each with its watchdog, and the template
     launcher.kill()
     gone, alive = psutil.wait_procs(family, timeout=20)
-    assert (len(gone), alive) == (3, [])
+    assert (len(gone), alive) == (5, [])
 
 
 def test_without_its_template_a_job_starts_workers_afresh(

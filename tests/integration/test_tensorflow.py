@@ -112,3 +112,15 @@ def test_an_epoch_that_the_job_does_not_have_tells_no_metrics(start: Start, log:
     assert ends["0"] == whole
     assert ends["1"] == [*whole, {"epoch": 3, "logs": []}]
     assert any("ended before this one's" in line for line in job.logs("w1"))
+
+
+def test_a_worker_that_leaves_does_not_destroy_its_pipeline(start: Start, tmp_path: Path) -> None:
+    """The destructor waits for tf.data's tuning thread, which sleeps for up to a minute."""
+    data = tmp_path / "rows"
+    data.write_bytes(bytes(range(250)) * 8)
+    job = start("tensorflow_pipeline.py", "--data", str(data), workers=2)
+    wait_step(job, 5)
+    job.stop()
+    for worker in ("w0", "w1"):
+        log = (job.folder / "logs" / f"{worker}.log").read_text()
+        assert "pipelines not destroyed: 1" in log

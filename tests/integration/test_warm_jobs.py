@@ -138,8 +138,13 @@ def test_nothing_of_the_pool_outlives_the_job(start: Start, tmp_path: Path, how:
     launcher = psutil.Process(json.loads((job.folder / "job.json").read_text())["pid"])
     until(lambda: job.status().step > 0, "a step")
     until(lambda: len(spares(launcher.pid)) == 3, "one that works and two that wait")
-    family = launcher.children(recursive=True)
-    assert len(family) == 4
+    family: list[psutil.Process] = []
+
+    def complete() -> bool:
+        family[:] = launcher.children(recursive=True)
+        return len(family) == 5
+
+    until(complete, "a template, one that works, its watchdog, and two that wait")
     match how:
         case "success":
             (tmp_path / "end").touch()

@@ -68,6 +68,8 @@ def record(
     ahead: int = 0,
     says: tuple[int, int, int] = (0, 0, 0),
     detail: int = 0,
+    settings_digest: int = 0,
+    state_digest: int = 0,
 ) -> StepRecord:
     """`says` is the announcement: generation, switch step, token."""
     return StepRecord(
@@ -83,6 +85,8 @@ def record(
         switch_step=says[1],
         token=says[2],
         detail=detail,
+        settings_digest=settings_digest,
+        state_digest=state_digest,
     )
 
 

@@ -6,15 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 
+from edl.protocol.divergence import Divergence, find_divergence
 from edl.protocol.messages import Adjusted
 from edl.protocol.record import STOP
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
 from tests.seeded.endings import ENDINGS
-from tests.seeded.history import Answered, Committed, History, Tried
+from tests.seeded.history import Answered, Committed, Gathered, History, Tried
 from tests.seeded.model import gradient, updated
 
-__all__ = ["CHECKERS", "check"]
+__all__ = ["CHECKERS", "check", "divergence_of"]
 
 # How long the joiners of an undone adjustment may take to go.
 _GONE_S = 25.0
@@ -269,6 +270,20 @@ def one_leader(history: History) -> list[str]:
     return faults[:5]
 
 
+def divergence_of(gathered: Gathered) -> tuple[Divergence, ...]:
+    """What all members of a round conclude about their replicas."""
+    members = gathered.generation.workers()
+    return find_divergence(dict(zip(members, gathered.records, strict=True)))
+
+
+def no_false_divergence(history: History) -> list[str]:
+    """Replicas that are equal are never said to differ, whatever happens to the workers."""
+    if same_replicas(history):
+        return []
+    found = [found for gathered in history.rounds for found in divergence_of(gathered)]
+    return [str(each) for each in found[:3]]
+
+
 def recorded_first(history: History) -> list[str]:
     """A generation is announced only once it is in the store."""
     return history.unrecorded[:3]
@@ -350,6 +365,15 @@ def _undone_by_a_failure(history: History, mine: list[Committed], told: float) -
     return failed and len(numbers) == 1 and replaced and (not after or slept)
 
 
+def new_leaders_know_the_step(history: History) -> list[str]:
+    """A new leader's first event carries the step that its shell knows to be committed."""
+    return [
+        f"{leader} led at step {known}, and told {told}"
+        for leader, known, told in history.told_steps
+        if told < known
+    ][:5]
+
+
 CHECKERS: dict[str, Checker] = {
     "no_crash": no_crash,
     "once_per_epoch": once_per_epoch,
@@ -361,6 +385,8 @@ CHECKERS: dict[str, Checker] = {
     "same_result": same_result,
     "nobody_blamed": nobody_blamed,
     "one_leader": one_leader,
+    "no_false_divergence": no_false_divergence,
+    "new_leaders_know_the_step": new_leaders_know_the_step,
     "recorded_first": recorded_first,
     "one_answer": one_answer,
     "undone_is_harmless": undone_is_harmless,

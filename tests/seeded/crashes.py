@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from edl.config import Settings
-from tests.seeded.plan import Fault, Plan, draw_ask, draw_job
+from tests.seeded.plan import Fault, Plan, draw_ask, draw_job, with_real_habits
 
 __all__ = ["POINTS", "draw_crash_plan"]
 
@@ -15,7 +15,8 @@ POINTS = {
     "send Register": 4,
     "send Ready": 4,
     "send Prepare": 12,
-    "send RendezvousKey": 12,
+    "send RendezvousEntry": 12,
+    "send RendezvousTable": 12,
     "send GroupBuilt": 12,
     "send Founded": 8,
     "send Switched": 10,
@@ -43,7 +44,7 @@ POINTS = {
     "done value": 6,
 }
 # A job that has not begun has nothing to lose: not too many of these.
-_EARLY = ("send Register", "send Ready", "send RendezvousKey", "swap leader", "done sync")
+_EARLY = ("send Register", "send Ready", "send RendezvousEntry", "swap leader", "done sync")
 # Where an adjustment stands between two words.
 _CHANGES = (
     "send Accepted", "send Prepare", "send GroupBuilt", "swap generation", "announce",
@@ -120,7 +121,11 @@ def draw_crash_plan(seed: int) -> Plan:
             fault = replace(fault, point="struck", nth=len(plan.faults), time=late)
         plan.faults.append(fault)
     _cut_off(random.Random(f"cut off/{seed}"), plan, length)
-    return plan
+    _part(random.Random(f"part/{seed}"), plan, length)
+    fence = random.Random(f"fence/{seed}")
+    if fence.random() < 0.05:
+        plan.faults.append(Fault(kind="fence", who="any", time=0.5 + length * fence.random()))
+    return with_real_habits(plan)
 
 
 def _cut_off(rng: random.Random, plan: Plan, length: float) -> None:
@@ -135,6 +140,20 @@ def _cut_off(rng: random.Random, plan: Plan, length: float) -> None:
     span_s = plan.settings.silence_s * rng.choice((0.7, 1.5, 3.0)) * (0.5 + rng.random())
     who = rng.choice(("leader", "leader", "follower"))
     plan.faults.append(Fault(kind="cut off", who=who, time=when, span_s=span_s))
+
+
+def _part(rng: random.Random, plan: Plan, length: float) -> None:
+    """Two workers never reach each other again, by their groups alone or not at all.
+
+    Nobody notices while their connections last, so something else breaks those.
+    """
+    if rng.random() >= 0.15:
+        return
+    plan.founders = max(2, plan.founders)
+    when = rng.choice((0.1, 1.0, 1.0)) + length * rng.random()
+    kind = rng.choice(("cut forever", "bar forever", "bar forever"))
+    who = rng.choice(("any", "leader", "follower", "two"))
+    plan.faults.append(Fault(kind=kind, who=who, time=when))
 
 
 def _at(rng: random.Random, fault: Fault, point: str) -> Fault:

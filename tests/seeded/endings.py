@@ -34,7 +34,7 @@ def everything_ends(history: History) -> list[str]:
     faults = []
     if history.stuck:
         faults.append(f"not over after {history.ended_at:.0f} s: {history.stuck}")
-    if history.state not in ("finished", "stopped"):
+    if history.state not in ("finished", "stopped") and not history.fenced_at:
         left = [worker for worker in survivors(history) if worker not in _through(history)]
         if left or not history.faulty:
             faults.append(f"the store says {history.state!r} of the job, though {left} survived")
@@ -109,7 +109,12 @@ def _hopeless(history: History, worker: WorkerId, end: Exit) -> bool:
     """
     why = end.why
     if end.time < min((commit.time for commit in history.commits), default=math.inf):
-        begins = ("before the job began", "workers are here", "build the group")
+        begins = (
+            "before the job began",
+            "workers are here",
+            "build the group",
+            "the job could not begin with",  # a pair of founders that never connects
+        )
         if any(part in why for part in begins):
             return True
     if not history.recorded:

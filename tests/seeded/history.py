@@ -116,6 +116,7 @@ class History:
     commits: list[Committed] = field(default_factory=list)
     moves: list[Moved] = field(default_factory=list)
     rounds: list[Gathered] = field(default_factory=list)
+    drifted: list[tuple[WorkerId, int, int]] = field(default_factory=list)  # generation and step
     announcements: list[tuple[WorkerId, Announce]] = field(default_factory=list)
     unrecorded: list[str] = field(default_factory=list)
     leaders: list[tuple[WorkerId, int]] = field(default_factory=list)
@@ -133,6 +134,9 @@ class History:
     blamed: list[Blamed] = field(default_factory=list)
     touched: set[WorkerId] = field(default_factory=set)  # whom a fault has met
     recovered: int = 0
+    # Of every new leader: how many steps its shell knew to be committed, and how many it told.
+    told_steps: list[tuple[WorkerId, int, int]] = field(default_factory=list)
+    fenced_at: float = 0.0  # when the launcher deleted the generation; 0: never
     let_go: set[tuple[WorkerId, int]] = field(default_factory=set)  # stayed for one step, and went
     broken_epochs: set[int] = field(default_factory=set)
     crashes: list[str] = field(default_factory=list)

@@ -20,6 +20,9 @@ __all__ = ["Connection", "End", "Network"]
 _REMEMBERED = 64
 # How long one waits for the other end's hello.
 _HELLO_S = 1.0
+# The latest that an end notices a lost connection. A calm world has founders that give up after
+# little more than this.
+_NOTICE_S = 10.0
 
 
 class End(Protocol):
@@ -140,7 +143,8 @@ class Network:
         self.touched |= {end.me for end in connection.ends}
         for side in (0, 1):
             slow = 20.0 if self.rng.random() < 0.2 else 1.0
-            self.schedule.after(self.delay() * slow, self._tell_closed, connection, side, why)
+            late = min(self.delay() * slow, _NOTICE_S)
+            self.schedule.after(late, self._tell_closed, connection, side, why)
 
     def cut(self, one: End, other: End) -> None:
         """Two ends do not reach each other any more."""

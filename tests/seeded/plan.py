@@ -7,7 +7,17 @@ from dataclasses import dataclass, field, replace
 
 from edl.config import Settings
 
-__all__ = ["FATES", "Ask", "Fault", "Plan", "draw_ask", "draw_big_plan", "draw_job", "draw_plan"]
+__all__ = [
+    "FATES",
+    "Ask",
+    "Fault",
+    "Plan",
+    "draw_ask",
+    "draw_big_plan",
+    "draw_job",
+    "draw_plan",
+    "with_real_habits",
+]
 
 FATES = (
     "dies before it registers",
@@ -36,7 +46,9 @@ class Ask:
 class Fault:
     """What goes wrong, at a time or so long after the n-th time that something happens."""
 
-    kind: str  # kill, freeze, lapse, cut store, cut leader, cut pair, isolate, cut off, outage
+    # kill, freeze, lapse, cut store, cut leader, cut pair, isolate, cut off, outage; and without an
+    # end: fence, cut forever (a pair), bar forever (a pair's groups, but not its messages)
+    kind: str
     who: str  # any, leader, follower, actor, two, all but one, all, leader and joiner
     time: float
     span_s: float = 0.0
@@ -65,6 +77,13 @@ class Plan:
     lag_spikes: float = 0.0
     slow_messages: float = 0.0
     slow_store: float = 0.0
+    # Odds of each store call: the request is lost, the answer is lost after the store carried the
+    # swap out, the answer is late; and of each notification: it comes once more.
+    lost_requests: float = 0.0
+    lost_answers: float = 0.0
+    late_answers: float = 0.0
+    repeated_notices: float = 0.0
+    store_timeout_s: float = 0.2  # after this long without an answer a courier asks again
     losses: int = 0
     losses_until: float = 0.0
     snaps: int = 0  # so many connections are lost with the very message that was sent over them
@@ -79,10 +98,14 @@ class Plan:
     quits: dict[int, int] = field(default_factory=dict)
     wishes: dict[int, int] = field(default_factory=dict)
     pauses: dict[int, tuple[int, float]] = field(default_factory=dict)
+    drifts: dict[int, int] = field(default_factory=dict)  # whose model changes after which step
     faults: list[Fault] = field(default_factory=list)
     launcher: str = "prompt"  # it tells of a death promptly, late, or never
     slow: dict[str, float] = field(default_factory=dict)  # so many times slower, by worker
     spread_s: float = 0.0  # how far apart members complete one exchange
+    # Entered is told with the commit after the first one, as `runtime/teller.py` does, which
+    # measures the step after the switch too.
+    entered_late: bool = False
     settings: Settings = field(
         default_factory=lambda: Settings(
             switch_allowance_s=0.3,
@@ -194,11 +217,35 @@ def draw_plan(seed: int) -> Plan:
         plan.lag_spikes = 0.05
     if rng.random() < 0.2:
         plan.slow_messages = 0.05
+    if plan.losses and plan.lag_spikes:
+        # A founder that lost its connection must have time to come back, however late it notices.
+        plan.settings = replace(plan.settings, register_timeout_s=12.0)
     if rng.random() < (0.2 if hurry else 0.1):
         plan.slow_store = rng.choice((0.1, 0.3))
     if rng.random() < 0.1:
         plan.group_falls = 0.1
-    return plan
+    return with_real_habits(plan)
+
+
+def with_real_habits(plan: Plan) -> Plan:
+    """This world, with a store as unreliable and a trainer as late as its seed says.
+
+    Drawn from generators of their own, so that the rest of a plan does not depend on them.
+    """
+    rng = random.Random(f"store/{plan.seed}")
+    plan.entered_late = random.Random(f"teller/{plan.seed}").random() < 0.6
+    if rng.random() < 0.3:
+        return plan
+    odds = (0.0, 0.05, 0.15, 0.4)
+    return replace(
+        plan,
+        lost_requests=rng.choice(odds),
+        lost_answers=rng.choice(odds),
+        late_answers=rng.choice(odds),
+        repeated_notices=rng.choice(odds),
+        # A connection that was reset is noticed at once, a silent one after the client's timeout.
+        store_timeout_s=rng.choice((0.05, 0.2, 0.2, 1.0)),
+    )
 
 
 def draw_ask(
@@ -231,7 +278,6 @@ def draw_big_plan(seed: int, workers: int) -> Plan:
         epochs=1,
         step_s=2.0,
         context_s=0.3,
-        key_makers=1,
         big=True,
         settings=Settings(switch_allowance_s=0.3, switch_at_once=0),
     )
@@ -240,4 +286,4 @@ def draw_big_plan(seed: int, workers: int) -> Plan:
         Ask(time=0.9, kind="out", count=3, twice=False, again=False, fates=("lives",) * 3),
         Ask(time=2.0, kind=leaders_too, count=2, twice=True, again=True, fates=()),
     ]
-    return plan
+    return with_real_habits(plan)

@@ -22,9 +22,9 @@ from edl.protocol.messages import (
 from edl.protocol.node import Node
 from edl.protocol.progress import Progress
 from edl.protocol.topology import Generation
-from edl.store.base import Swap
 from edl.types import Address, Gpu, Member, WorkerId
 from tests.seeded.collective import Collective, Gate
+from tests.seeded.courier import Courier
 from tests.seeded.history import Answered, Exit
 from tests.seeded.host import Wait
 from tests.seeded.trainer import Trainer
@@ -81,6 +81,7 @@ class Process:
         self._lapsed = False
         self._offices = 0
         self.workshop = Workshop(self)
+        self.courier = Courier(self)
         self._next: list[tuple[int, Gate]] = []
         self.let_go: set[int] = set()
         self._parting: list[tuple[int, Gate]] = []
@@ -117,13 +118,16 @@ class Process:
 
     def post(self, event: ev.Event) -> None:
         """Events are handled in order, each a little after it came."""
+        if isinstance(event, ev.StepCommitted):
+            self.node.committed = event.step
         if isinstance(event, ev.RoundJoined):
             target = self.node.worker.prepared.get(event.generation)
             if target is None or target.leader == self.node.following:
                 return  # nothing comes of it, and old seeds tell the stories that they told
         if isinstance(event, ev.Settled):
             entered = self.progress.generation if self.progress is not None else None
-            if entered is None or not entered.leaving:
+            late = self.plan.entered_late
+            if not late and (entered is None or not entered.leaving):
                 return  # Entered tells the same, and comes at the same time here
         lag = self.jitter(self.plan.lag_s)
         if self.plan.lag_spikes and self.rng.random() < self.plan.lag_spikes:
@@ -216,7 +220,7 @@ class Process:
             case fx.Close(peer=peer):
                 self.world.network.close(self, peer)
             case fx.StoreSwap():
-                self._swap(effect)
+                self.courier.swap(effect)
             case fx.BuildGroup(generation=generation):
                 self.workshop.build(generation)
             case fx.DropGroup(number=number):
@@ -225,6 +229,8 @@ class Process:
                 self.workshop.break_up(number, why)
             case fx.OfferKey(generation=number, key=key):
                 self.workshop.offer(number, key)
+            case fx.OfferTable():
+                self.workshop.offer_table(effect)
             case fx.Announce():
                 self.word = effect
                 self.history.announcements.append((self.me, effect))
@@ -265,41 +271,6 @@ class Process:
             self.world.schedule.after(soon, self.world.shelf.revoke, self.me)
         if isinstance(message, Register) and self.fate == "dies registered":
             self.world.schedule.after(self.jitter(0.5), self.kill)
-
-    def _swap(self, effect: fx.StoreSwap) -> None:
-        """The courier asks until the store has answered."""
-        if self.is_held(self._swap, effect):
-            return
-        if self.store_cut:
-            self.world.schedule.after(0.2, self._swap, effect)
-            return
-
-        def answer(swap: Swap) -> None:
-            if self.store_cut:
-                self.world.schedule.after(0.2, answer, swap)
-                return
-            if not self.alive:
-                # Nobody renews what it still got.
-                lease_s = self.plan.settings.lease_s
-                self.world.schedule.after(lease_s, self.world.shelf.revoke, self.me)
-            current = swap.current
-            self.post(
-                ev.Swapped(
-                    purpose=effect.purpose,
-                    done=swap.done,
-                    value=current.value,
-                    revision=current.revision,
-                )
-            )
-
-        self.world.shelf.swap(
-            effect.key,
-            expected=effect.expected,
-            value=effect.value,
-            lease=self.me if effect.leased else None,
-            answer=answer,
-        )
-        self.world.notice(f"swap {effect.key}", self)
 
     # -- the training thread ---------------------------------------------------------------
 
@@ -393,7 +364,7 @@ class Process:
         for number in self.workshop.stands:
             self.workshop.leave(number, "its process has ended", in_order=status == 0)
         world.network.vanish(self, self.member.address, flush=flush)
-        revoke: Callable[[str], None] = world.shelf.revoke
+        revoke: Callable[[str], None] = world.shelf.end_lease
         # A launcher that reaped it revokes its lease; otherwise it lapses.
         late = 0.05 if self.rng.random() < 0.7 else self.plan.settings.lease_s
         world.schedule.after(late, revoke, self.me)

@@ -386,12 +386,33 @@ def test_two_jobs_of_one_by_an_absent_worker_that_leads_are_caught(monkeypatch: 
     assert "one_history" in found_in(sleepers_that_wake_alone())
 
 
+def test_a_setting_that_legitimately_differs_between_workers_is_caught(
+    monkeypatch: Patch,
+) -> None:
+    monkeypatch.setattr(Trainer, "settings", lambda self: [("name", str(self.host.me))])
+    assert failing(calm()) == {"no_false_divergence"}
+
+
+def test_a_new_leader_that_begins_at_step_0_is_caught(monkeypatch: Patch) -> None:
+    right = Voice.tell
+
+    def wrong(self: Voice, what: str, *more: str, **fields: Any) -> list[Effect]:
+        if what == "leader.changed":
+            self.step = 0
+        return right(self, what, *more, **fields)
+
+    monkeypatch.setattr(Voice, "tell", wrong)
+    plan = calm(ask(1.0, "in-leader"))
+    plan.faults = [Fault(kind="kill", who="leader", time=1.5)]
+    assert "new_leaders_know_the_step" in failing(plan)
+
+
 def test_every_checker_is_shown_to_catch_something() -> None:
     shown = {
         "no_crash", "once_per_epoch", "same_batch", "same_replicas", "same_switch", "one_leader",
         "recorded_first", "one_answer", "undone_is_harmless", "everything_ends",
         "every_request_is_answered", "right_exits", "one_history", "nobody_rolls_back",
-        "same_result", "nobody_blamed",
+        "same_result", "nobody_blamed", "no_false_divergence", "new_leaders_know_the_step",
     }  # fmt: skip
     assert shown == {*CHECKERS, *ENDINGS}
 

@@ -27,6 +27,7 @@ MIGRATION_CHUNKS = 5
 # What each of these shows as soon as its cure is taken out again. A world that changes makes new
 # stories of old seeds: take the cure out, and look for one that shows it, where one does no more.
 REMEMBERED = {
+    12: "a leader's swap that was done and whose answer was lost, so that nobody leads",
     0: "followers that are never told that they may go",
     17: "a founder whose connection is lost while the first group is built",
     18: "a member that reconnects before it knows that it has entered, and is turned away",
@@ -50,9 +51,11 @@ REMEMBERED_BOTH = {
     2079: "an heir that waits for the store, does not answer, and is called lost",
     21017: "a leader that goes last, and waits for a leaver while its successor should act",
     900690: "a leader that has left and awaits a successor, when the end of the job is told",
+    4105938: "a leader that leaves, whose only successor dies, and a former generation's leavers",
 }
 # The same, in worlds where workers die.
 REMEMBERED_CRASHES = {
+    73: "a lost answer to the swap that would have made a survivor the leader",
     266: "a newcomer that never despairs, though nobody is left who could lead",
     370: "a number that the last leader had used for a generation that was undone",
     1056: "a number that a member knows from a leader that the present one has not heard of",
@@ -186,6 +189,77 @@ def test_a_death_at_any_time_of_a_migration_of_everybody(founders: int, who: str
     assert not any(found), "\n".join(fault for fault in found if fault)
 
 
+def parted_plan(seed: int, kind: str, who: str) -> Plan:
+    """Two of several workers cannot connect to each other any more, and a third one dies."""
+    settings = Settings(
+        silence_s=2.0,
+        lease_s=1.0,
+        reconnect_s=1.0,
+        switch_allowance_s=0.3,
+        switch_at_once=0,
+        register_timeout_s=3.0,
+        build_timeout_s=1.0,
+    )
+    return Plan(
+        seed=seed,
+        founders=3 + seed % 4,
+        samples=80,
+        batch=4,
+        epochs=1,
+        step_s=0.3,
+        context_s=0.3,
+        launcher=("prompt", "late", "never")[seed % 3],
+        faults=[
+            Fault(kind=kind, who=who, time=1.5 + 0.1 * seed),
+            Fault(kind="kill", who=("leader", "follower")[seed % 2], time=2.0 + 0.1 * seed),
+        ],
+        settings=settings,
+    )
+
+
+@pytest.mark.parametrize("kind", ["cut forever", "bar forever"])
+@pytest.mark.parametrize("who", ["leader", "follower", "two"])
+def test_a_pair_that_is_cut_forever_costs_a_worker_and_not_the_job(kind: str, who: str) -> None:
+    found = [faults_of(parted_plan(seed, kind, who), "this test") for seed in range(24)]
+    assert not any(found), "\n".join(fault for fault in found if fault)
+
+
+def test_a_worker_that_is_left_out_exits_with_the_reason() -> None:
+    reasons = Counter[str]()
+    for seed in range(24):
+        history = run(parted_plan(seed, "bar forever", "follower"))
+        reasons.update(end.why for end in history.exits.values() if "cannot connect" in end.why)
+        assert history.state == "finished"
+    assert reasons.total() > 12
+    assert all("left out after" in why and "failed builds" in why for why in reasons), reasons
+
+
+@pytest.mark.parametrize("draw", [draw_plan, draw_crash_plan, draw_crash_migrations])
+def test_a_fenced_job_stops_everywhere(draw: Callable[[int], Plan]) -> None:
+    found = []
+    for seed in range(40):
+        plan = draw(seed)
+        plan.faults.append(Fault(kind="fence", who="any", time=1.0 + 0.2 * seed))
+        found.append(faults_of(plan, "this test"))
+    assert not any(found), "\n".join(fault for fault in found if fault)
+
+
+def test_workers_that_reach_the_store_stop_at_once_when_they_are_fenced() -> None:
+    fenced = 0
+    for seed in range(24):
+        plan = parted_plan(seed, "fence", "any")
+        plan.faults = plan.faults[:1]
+        history = run(plan)
+        assert not check(history)
+        fenced += bool(history.fenced_at)
+        assert max(commit.time for commit in history.commits) < history.fenced_at + 1.0
+        assert history.state == ""
+        for end in history.exits.values():
+            assert end.status == 0
+            assert "its generation was deleted from the store" in end.why
+    assert fenced == 24
+
+
 def test_the_migrations_cover_what_can_happen() -> None:
     seen: Counter[str] = Counter()
     for seed in range(200):
@@ -239,6 +313,7 @@ def test_the_crashes_cover_what_can_happen() -> None:
         seen["recovered again"] += history.recovered > 1
         seen["took the state of one ahead"] += any(a < b for _, a, b in history.adopted)
         seen["led by another"] += len({worker for worker, _ in history.leaders}) > 1
+        seen["told a step"] += any(told for _, _, told in history.told_steps)
         seen["nobody left"] += bool(history.recorded) and not survivors(history)
         seen[f"state {history.state}"] += 1
         for end in history.exits.values():
@@ -249,6 +324,7 @@ def test_the_crashes_cover_what_can_happen() -> None:
             seen[type(said[0].answer).__name__] += 1
     for what in ("recovered", "led by another", "state finished", "kill", "Adjusted"):
         assert seen[what] > 100, seen
+    assert seen["told a step"] > 50, seen
     for what in ("nobody left", "went on without", "state stopped", "Undone"):
         assert seen[what] > 15, seen
     for what in ("freeze", "lapse", "cut store", "cut leader", "cut pair", "isolate", "outage"):

@@ -7,9 +7,10 @@ result that it lacks, and does again what nobody has completed.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, cast
 
+from edl.config import Settings
 from edl.protocol.events import (
     Broke,
     ContextReady,
@@ -23,6 +24,8 @@ from edl.protocol.events import (
 from edl.protocol.position import Position, compare
 from edl.protocol.progress import Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
+from edl.runtime.digests import part_of
+from edl.runtime.replica_check import ReplicaCheck
 from edl.types import WorkerId
 from tests.seeded.collective import Broken, Exchange
 from tests.seeded.farewell import Farewell
@@ -30,7 +33,10 @@ from tests.seeded.history import Committed, Gathered, Moved, Tried
 from tests.seeded.host import Found, Host, How, Line, Wait
 from tests.seeded.model import gradient, indexes_of, ledger_of, updated
 
-__all__ = ["Trainer"]
+__all__ = ["DIGEST_STEPS", "Trainer"]
+
+# All of a model is compared within so many steps.
+DIGEST_STEPS = 4
 
 
 class Trainer:
@@ -49,6 +55,21 @@ class Trainer:
         self.last_act: Any = None
         self.step_began = 0.0
         self.farewell = Farewell(host)
+        self._news: Entered | None = None  # of the last commit, to be told with the next one
+        # Of a framework it only calls the two methods that this class has.
+        self.check = ReplicaCheck(cast(Any, self), Settings(digest_steps=DIGEST_STEPS))
+
+    # -- what the check for divergence asks a framework ------------------------------------
+
+    def settings(self) -> list[tuple[str, str]]:
+        """The learning rate of a schedule that goes by the job's step."""
+        return [("lr", repr(1 / (1 + self.progress.step)))]
+
+    def digests(self, part: int, parts: int) -> Callable[[], list[tuple[str, str]]]:
+        """The model's two numbers are all of its elements."""
+        begin, end = part_of(len(self.model), part, parts)
+        found = [(f"element {at}", str(self.model[at])) for at in range(begin, end)]
+        return lambda: found
 
     def run(self) -> Generator[Wait, None, None]:
         host = self.host
@@ -191,9 +212,18 @@ class Trainer:
         records: tuple[StepRecord, ...],
     ) -> None:
         host, progress = self.host, self.progress
+        self._tell_news()
         step, epoch, entering = progress.step, progress.ledger.epoch, progress.entering
         before, self.model = self.model, updated(self.model, total)
         progress.commit(judged)
+        drifts = host.plan.drifts.get(progress.step)
+        if drifts is not None and self._chosen(drifts):
+            self.model = (self.model[0] + 1, self.model[1])
+            host.history.drifted.append((host.me, progress.generation.number, progress.step))
+        if progress.generation.size > 1:
+            self.check.boundary(progress.step, everything=judged.check)
+        else:
+            self.check.reset()
         self.carried = len(indexes)
         self.state, self.acts, self.last_act = 1, 0, None
         host.history.commits.append(
@@ -228,10 +258,17 @@ class Trainer:
         entered = Entered(
             generation=number, step=step, transfer_s=0.0, transfer_bytes=0, stop_s=0.0
         )
-        if entering and not progress.generation.leaving:
+        if entering and host.plan.entered_late and host.me not in progress.generation.leaving:
+            self._news = entered
+        elif entering and not progress.generation.leaving:
             host.post(entered)
         elif entering and host.me not in progress.generation.leaving:
             self.farewell.news = entered
+
+    def _tell_news(self) -> None:
+        news, self._news = self._news, None
+        if news is not None:
+            self.host.post(news)
 
     # -- boundaries ------------------------------------------------------------------------
 
@@ -243,6 +280,7 @@ class Trainer:
         self.host.history.moves.append(Moved(self.host.me, here, number, progress.step))
         self.host.post(SwitchDecided(generation=number, step=progress.step))
         if verdict.leave or target is None:
+            self._tell_news()
             return False
         progress.enter(target)
         return True
@@ -270,6 +308,7 @@ class Trainer:
     def _closed(self, ended: bool) -> How:
         """Everybody's loop is over, or everybody's job."""
         self._did(ended)
+        self._tell_news()
         if ended:
             return How.OVER
         ledger = self.progress.ledger
@@ -319,6 +358,8 @@ class Trainer:
         """Wait for the survivors' generation, and become what the most advanced of them is."""
         host = self.host
         self.farewell.forget()
+        self.check.reset()
+        self._news = None
         while True:
             here = self.progress.generation.number
             host.post(Broke(generation=here, why=str(broken)))
@@ -369,6 +410,7 @@ class Trainer:
             self.wish = 1
         word = host.word
         said = word.generation != 0
+        settings_digest, state_digest = self._digests_for(kind)
         record = StepRecord(
             kind=kind,
             step=progress.step,
@@ -383,11 +425,20 @@ class Trainer:
             token=word.token if said or word.weighing else 0,
             detail=detail,
             weighing=word.weighing,
+            settings_digest=settings_digest,
+            state_digest=state_digest,
         )
         sends = progress.entering and progress.generation.source == host.me
         snapshot = progress.snapshot() if sends else None
         line = Line(pack(record), snapshot, self.model)
         return host.group(progress.generation).put("round", host.me, line)
+
+    def _digests_for(self, kind: Kind) -> tuple[int, int]:
+        if self.progress.generation.size > 1 and kind == Kind.STEP:
+            return self.check.in_step(self.progress.step)
+        if self.progress.generation.size > 1 and kind == Kind.CLOSE:
+            return self.check.at_end(self.progress.step)
+        return 0, 0
 
     def _computed_us(self) -> int:
         """What the record tells of the last step. Without slow workers, the same for all."""

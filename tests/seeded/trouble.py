@@ -1,11 +1,13 @@
 """What goes wrong in a world: deaths, freezes, torn networks, a store that is away.
 
 Each fault strikes at a time, or at the n-th time that something happens, which hits the moments
-between two messages that no clock would. Every fault ends, so that what must come after can come.
+between two messages that no clock would. Every fault ends, so that what must come after can come,
+except deaths and the pairs that are cut forever.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,8 @@ class Trouble:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cuts: dict[frozenset[WorkerId], float] = {}
+        # Pairs whose control connections work, but whose groups' connections do not.
+        self.barred: dict[frozenset[WorkerId], float] = {}
         self.store_out = 0
         self._seen: Counter[str] = Counter()
         self._waiting: dict[tuple[str, int], list[Fault]] = {}
@@ -92,6 +96,11 @@ class Trouble:
         if fault.kind == "outage":
             self._outage(fault.span_s)
             return
+        if fault.kind == "fence":
+            if world.shelf.fence():
+                history.fenced_at = world.schedule.now
+                history.touched |= set(world.processes)
+            return
         history.touched |= {p.me for p in victims}
         for process in victims:
             match fault.kind:
@@ -112,6 +121,10 @@ class Trouble:
                 case "cut pair":
                     other = world.rng.choice([*world.processes.values()])
                     self._cut(process, other, fault.span_s)
+                case "cut forever":
+                    self._part_forever(process, messages=True)
+                case "bar forever":
+                    self._part_forever(process, messages=False)
                 case "isolate":
                     self._isolate(process, fault.span_s)
                 case "cut off":
@@ -163,14 +176,35 @@ class Trouble:
         self.world.history.touched |= pair
         self.cuts[pair] = self.world.schedule.now
         self.world.network.cut(one, other)
-        self.world.schedule.after(span_s, self._join, pair)
+        if pair not in self.barred:
+            self.world.schedule.after(span_s, self._join, pair)
+
+    def _part_forever(self, process: Process, *, messages: bool) -> None:
+        """It never connects to one of the others again: a firewall, a wrong route.
+
+        Without `messages` only the connections of their groups fail.
+        """
+        others = [p for p in self.world.processes.values() if p.alive and p is not process]
+        if not others:
+            return
+        other = self.world.rng.choice(others)
+        pair = frozenset((process.me, other.me))
+        self.world.history.touched |= pair
+        self.barred.setdefault(pair, self.world.schedule.now)
+        if messages:
+            self._cut(process, other, math.inf)
 
     def _join(self, pair: frozenset[WorkerId]) -> None:
         self.cuts.pop(pair, None)
 
     def cut_for(self, one: WorkerId, other: WorkerId) -> float:
-        """Since how long two workers have not reached each other; 0 if they do."""
-        if not self.cuts:
+        """Since how long two workers' groups have not reached each other; 0 if they do."""
+        if not self.cuts and not self.barred:
             return 0.0
-        since = self.cuts.get(frozenset((one, other)))
+        pair = frozenset((one, other))
+        since = self.cuts.get(pair, self.barred.get(pair))
         return 0.0 if since is None else max(1e-6, self.world.schedule.now - since)
+
+    def is_cut(self, one: WorkerId, other: WorkerId) -> bool:
+        """Whether messages between two workers are lost."""
+        return bool(self.cuts) and frozenset((one, other)) in self.cuts

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from edl.protocol import events as ev
+from edl.protocol.effects import OfferTable
 from edl.protocol.topology import Generation
+from edl.types import WorkerId
 
 if TYPE_CHECKING:
     from tests.seeded.process import Process
 
 __all__ = ["Workshop"]
+
+_KEY_TIMEOUTS = 8
+
+
+def _parts(common: bytes, ranks: Iterable[int]) -> bytes:
+    """What one member publishes for the readers of these ranks."""
+    own = zlib.crc32(common)
+    fields = [field for rank in ranks for field in (own, rank)]
+    return struct.pack(f">{len(fields)}I", *fields)
 
 
 class Workshop:
@@ -28,6 +42,15 @@ class Workshop:
         self.keys.setdefault(number, set()).add(key)
         self.look(number)
 
+    def offer_table(self, table: OfferTable) -> None:
+        """Everybody's entries, with the parts that are for this member."""
+        # All of a small table, and some of a large one: there are as many of these as members.
+        for key, common, part in table.entries[:: 1 + table.size // 64]:
+            expected = _parts(key.encode(), [table.rank])
+            assert (common, part) == (key.encode(), expected), f"{self.host.me}: {table}"
+        self.keys.setdefault(table.generation, set()).update(row[0] for row in table.entries)
+        self.look(table.generation)
+
     def build(self, generation: Generation) -> None:
         number = generation.number
         self.host.history.generations.setdefault(number, generation)
@@ -38,6 +61,9 @@ class Workshop:
             self.host.world.schedule.after(self.host.jitter(0.05), self.host.kill)
         self.building[number] = generation
         self.host.world.schedule.after(self.host.jitter(0.02), self._pin, generation)
+        # Here, unlike in real jobs, a message can take longer than a build may.
+        limit_s = _KEY_TIMEOUTS * self.host.plan.settings.build_timeout_s
+        self.host.world.schedule.after(limit_s, self._give_up, generation)
 
     def _pin(self, generation: Generation) -> None:
         """This worker's own key is made; or the build falls."""
@@ -45,14 +71,31 @@ class Workshop:
         if self.host.is_held(self._pin, generation) or number not in self.building:
             return
         if not generation.founding and self.host.rng.random() < self.host.plan.group_falls:
-            del self.building[number]
-            self.host.post(ev.GroupFell(number=number, why="a port was taken"))
+            self._fail(number, "a port was taken")
             return
         key = f"{number}/{self.host.me}"
         if key in self._needed(generation):
             self.keys.setdefault(number, set()).add(key)
-            self.host.post(ev.KeyMade(generation=number, key=key, value=key.encode()))
+            self._publish(generation, key)
         self.look(number)
+
+    def _publish(self, generation: Generation, key: str) -> None:
+        """A key that few members make is relayed by itself; one from each member is collected."""
+        number, size = generation.number, generation.size
+        if self.host.plan.key_makers:
+            self.host.post(ev.KeyMade(generation=number, key=key, value=key.encode()))
+            return
+        self.host.post(
+            ev.EntryMade(
+                generation=number,
+                group="data",
+                rank=generation.rank(self.host.me),
+                size=size,
+                key=key,
+                common=key.encode(),
+                parts=_parts(key.encode(), range(size)),
+            )
+        )
 
     def _needed(self, generation: Generation) -> list[str]:
         makers = self.host.plan.key_makers or generation.size
@@ -74,13 +117,27 @@ class Workshop:
         if self.host.is_held(self._connect, generation, until):
             return
         if generation.number in self.broken:
-            self.host.post(ev.GroupFell(number=generation.number, why="it was broken"))
-        elif not self.host.world.unreachable(self.host.me, generation):
+            self._fail(generation.number, "it was broken")
+            return
+        unreached = self.host.world.unreached(self.host.me, generation)
+        if not unreached:
             self._stand(generation)
         elif self.host.world.schedule.now < until:
             self.host.world.schedule.after(0.1, self._connect, generation, until)
         else:
-            self.host.post(ev.GroupFell(number=generation.number, why="a peer is out of reach"))
+            self._fail(generation.number, "a peer is out of reach", unreached)
+
+    def _fail(self, number: int, why: str, unreached: tuple[WorkerId, ...] = ()) -> None:
+        self.building.pop(number, None)
+        self.host.post(ev.GroupFell(number=number, why=why, unreached=unreached))
+
+    def _give_up(self, generation: Generation) -> None:
+        """Some member's key has not come in time."""
+        number = generation.number
+        if self.host.is_held(self._give_up, generation) or number not in self.building:
+            return
+        # No peer is unreached: keys come by way of the leader, and the messages may only be slow.
+        self._fail(number, "a key did not come")
 
     def _stand(self, generation: Generation) -> None:
         self.stands[generation.number] = generation

@@ -47,7 +47,7 @@ class World:
         self.trouble = Trouble(self)
         self.network = Network(self.schedule, self.rng, self._network_delay, self._are_cut)
         self.network.touched = self.history.touched
-        self.shelf = Shelf(self.schedule, self._store_delay)
+        self.shelf = Shelf(self.schedule, self._store_delay, plan)
         self.processes: dict[WorkerId, Process] = {}
         self.errands: list[Errand] = []
         self.clients: list[Client] = []
@@ -181,15 +181,20 @@ class World:
     def completed(self, kind: str, worker: WorkerId) -> None:
         self.notice(f"done {kind}", self.processes[worker])
 
-    def unreachable(self, me: WorkerId, generation: Generation) -> bool:
-        """Whether some member of a group that is being built cannot be reached."""
+    def unreached(self, me: WorkerId, generation: Generation) -> tuple[WorkerId, ...]:
+        """The members of a group that `me` cannot connect to."""
         if not self.faulty:
+            return ()
+        return tuple(worker for worker in generation.workers() if not self._reaches(me, worker))
+
+    def _reaches(self, me: WorkerId, worker: WorkerId) -> bool:
+        other = self.processes.get(worker)
+        if other is None or not other.alive or other.frozen:
             return False
-        others = [self.processes.get(worker) for worker in generation.workers()]
-        return any(p is None or not p.alive or p.frozen or self.cut_for(me, p.me) for p in others)
+        return not self.cut_for(me, worker)
 
     def _are_cut(self, one: End, other: End) -> bool:
-        return self.trouble.cut_for(one.me, other.me) > 0
+        return self.trouble.is_cut(one.me, other.me)
 
     def hear(self, leader: WorkerId, happened: Happened) -> None:
         """What an operator would be told."""
@@ -198,6 +203,9 @@ class World:
             why = str(happened.fields["why"])
             self.history.blamed.append(Blamed(self.schedule.now, leader, worker, why))
         self.history.recovered += happened.what == "job.recovered"
+        if happened.what == "leader.changed":
+            known = self.processes[leader].node.committed
+            self.history.told_steps.append((leader, known, happened.step))
 
     # -- what happens ----------------------------------------------------------------------
 

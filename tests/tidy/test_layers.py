@@ -30,7 +30,7 @@ LAYERS = [
     ["protocol", "policy"],
     ["config"],
     ["types"],
-    ["errors"],
+    ["errors", "failpoints"],
     ["__init__"],
 ]
 HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}

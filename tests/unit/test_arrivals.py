@@ -239,7 +239,7 @@ def test_who_was_to_leave_and_was_lost_first_did_not_leave_as_asked(by_slot: boo
     ((peer, answer),) = sent(effects, m.Undone)
     assert peer == 21
     assert isinstance(answer, m.Undone)
-    assert answer.reason.startswith("w1 was lost before it could leave: it led")
+    assert answer.reason.startswith("w1 was lost before it could leave: the leader")
     assert [e.happened.what for e in effects if isinstance(e, Publish)] == ["adjust.undone"]
     assert sent(heir.on_message(22, asked, 10.5), m.Undone) == [(22, answer)]
     moves = m.Migrate(request_id="move", joiners=(joiner(2),), workers=names(1), gpus=())

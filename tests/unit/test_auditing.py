@@ -82,7 +82,7 @@ def test_what_an_older_generation_did_beyond_counts_for_nobody(folder: Path) -> 
     again = place(1, generation=2, used=4) + steps(4)
     write(folder, "w1", place(0) + steps(4) + again + place(2, generation=2, epoch=1) + steps(4))
     found = audit_folder(folder)
-    assert found.fault == "sample 8 of epoch 0 (position 8) was never used"
+    assert found.fault == "sample 8 of epoch 1 (position 8) was never used"
 
 
 def test_a_restart_from_a_checkpoint_undoes_what_came_after_it(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_sample_that_was_used_twice_is_named(folder: Path) -> None:
     index = Permutation(10, seed=0, epoch=0)[3]
     found = audit_folder(folder)
     assert found.fault == (
-        f"sample {index} of epoch 0 (position 3) was used twice, again in step 1"
+        f"sample {index} of epoch 1 (position 3) was used twice, again in step 1"
     )
     assert states(found) == [(0, "complete", 11, 1, 0)]
 
@@ -105,7 +105,7 @@ def test_a_sample_that_was_used_twice_is_named(folder: Path) -> None:
 def test_a_sample_that_was_never_used_is_named(folder: Path) -> None:
     write(folder, "w0", place(0) + steps(4) + place(1, used=5) + steps(4, 1) + over())
     found = audit_folder(folder)
-    assert found.fault == "sample 4 of epoch 0 (position 4) was never used"
+    assert found.fault == "sample 4 of epoch 1 (position 4) was never used"
     assert states(found) == [(0, "complete", 9, 0, 1)]
 
 
@@ -126,6 +126,8 @@ def test_an_epoch_that_the_script_left_is_no_fault(folder: Path) -> None:
     found = audit_folder(folder)
     assert found.exact
     assert states(found) == [(0, "left early", 4, 0, 0), (1, "running", 10, 0, 0)]
+    assert [epoch.unused for epoch in found.epochs] == [6, 0]
+    assert found.unused == 6
 
 
 def test_a_job_that_went_on_from_a_checkpoint_begins_in_the_middle(folder: Path) -> None:
@@ -200,3 +202,20 @@ def test_steps_that_no_log_tells_of_are_missed(folder: Path) -> None:
     assert audit_folder(folder, steps=3).exact
     found = audit_folder(folder, steps=5)
     assert found.fault == "no log tells of step 3, but the job did 5 steps"
+
+
+def test_an_epoch_that_the_job_ended_in_has_unused_samples_and_a_running_one_has_none(
+    folder: Path,
+) -> None:
+    write(folder, "w0", EPOCH + place(3, epoch=1) + steps(4))
+    assert audit_folder(folder).unused == 0
+    ended = audit_folder(folder, ended=True)
+    assert [(epoch.state, epoch.unused) for epoch in ended.epochs] == [
+        ("complete", 0),
+        ("unfinished", 6),
+    ]
+
+
+def test_samples_used_before_the_log_begins_are_not_unused(folder: Path) -> None:
+    write(folder, "w0", place(1, used=4) + steps(4))
+    assert audit_folder(folder, ended=True).unused == 2

@@ -10,7 +10,9 @@ from edl.launch.base import Ended
 from edl.launch.census import EXPLAIN_LAST_S, EXPLAIN_S, VACANT_S, Census, Judged
 from edl.protocol.election import write_leader
 from edl.protocol.messages import Happened
-from edl.types import Address, WorkerId
+from edl.protocol.recorded import write_recorded
+from edl.protocol.topology import Generation
+from edl.types import Address, Gpu, Member, WorkerId
 
 W0, W1, W2 = WorkerId("w0"), WorkerId("w1"), WorkerId("w2")
 LED = write_leader(W0, Address("127.0.0.1", 1))
@@ -169,10 +171,40 @@ def test_a_job_lives_on_where_others_have_started_its_members() -> None:
     for worker in (W0, W1):
         judged(census, worker, -9)
     assert not census.open
-    assert census.elsewhere(200.0)
+    assert census.elsewhere() == {far: None}
     census.on_leader(None, 200.0)
-    assert census.elsewhere(200.0 + EXPLAIN_S - 1)
-    assert not census.elsewhere(200.0 + EXPLAIN_S + 1)
+    assert not census.has_leader
+    assert census.elsewhere() == {far: None}, "a lapsed lease is no death"
+    census.on_state("finished")
+    assert census.elsewhere() == {}
+
+
+def test_members_elsewhere_are_found_at_the_addresses_of_the_last_generation() -> None:
+    census = training()
+    far = Member(
+        worker=WorkerId("far"),
+        address=Address("10.0.0.2", 4711),
+        host="node2",
+        slot=Gpu("node2", 0),
+        pid=7,
+    )
+    value = write_recorded(
+        Generation(
+            number=2,
+            members=(far,),
+            newcomers=(),
+            source=far.worker,
+            leader=far.worker,
+            founding=False,
+            mended=False,
+            token=3,
+            request_id="",
+        ),
+        (),
+    )
+    census.on_generation(value, 12)
+    assert census.elsewhere() == {far.worker: far.address}
+    assert census.revision == 12
 
 
 def test_a_newcomer_that_fails_before_its_switch_harms_nobody() -> None:

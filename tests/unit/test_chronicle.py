@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from edl.protocol.chronicle import Chronicle
-from edl.protocol.messages import Happened
+from edl.protocol.chronicle import KEPT_RECORDS, Chronicle
+from edl.protocol.messages import AdjustmentRecord, Happened, Parts
+
+
+def adjusted(request_id: str) -> AdjustmentRecord:
+    return AdjustmentRecord(
+        request_id=request_id,
+        kind="scale_in",
+        joined=(),
+        left=(),
+        generation=2,
+        step=1,
+        size=1,
+        total_s=0.0,
+        transfer_bytes=0,
+        parts=Parts(),
+    )
 
 
 def write(chronicle: Chronicle, what: str) -> Happened:
@@ -29,6 +44,17 @@ def test_only_the_recent_past_is_kept() -> None:
         write(chronicle, "x")
     assert len(chronicle.since(0)) == 1000
     assert chronicle.since(0)[-1].seq == 1500
+
+
+def test_only_the_latest_adjustments_are_kept() -> None:
+    """All of them travel in a hand-over."""
+    chronicle = Chronicle()
+    records = [adjusted(f"r{number}") for number in range(600)]
+    for record in records:
+        chronicle.records.append(record)
+    assert tuple(chronicle.records) == tuple(records[-KEPT_RECORDS:])
+    chronicle.restore(0, (), records)
+    assert len(chronicle.records) == KEPT_RECORDS
 
 
 def test_the_next_leader_goes_on_counting() -> None:

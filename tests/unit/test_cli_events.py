@@ -42,5 +42,5 @@ def test_a_full_disk_is_told_with_the_files_name(
     monkeypatch.setattr(commands, "Job", full)
     monkeypatch.setattr("edl.cli.run.give_up_stdout", lambda: None)
     assert main(["events", "mnist"]) == 1
-    said = "edl: jobs/mnist/info.json cannot be written: No space left on device\n"
+    said = "edl: cannot write jobs/mnist/info.json: No space left on device\n"
     assert capsys.readouterr().err == said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -9,20 +11,12 @@ import pytest
 from edl.cli.main import main, make_parser
 from edl.cli.run import store_url
 
-COMMANDS = [
-    "run",
-    "simulate",
-    "ps",
-    "status",
-    "logs",
-    "scale-out",
-    "scale-in",
-    "migrate",
-    "events",
-    "audit",
-    "profile",
-    "stop",
-]
+COMMANDS = sorted(
+    name
+    for action in make_parser()._actions
+    if isinstance(action, argparse._SubParsersAction)
+    for name in action.choices
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +32,25 @@ def test_every_command_has_help_with_examples(
         main([command, "--help"])
     assert end.value.code == 0
     assert f"examples:\n  edl {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"simulate"}))
+def test_examples_in_help_can_be_parsed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    examples = capsys.readouterr().out.split("examples:\n")[1].splitlines()
+    for line in examples:
+        # An explanation may follow, after several spaces.
+        program, *arguments = re.split(r"  +", line.strip())[0].split()
+        assert program == "edl"
+        assert make_parser().parse_args(arguments).command is not None
+
+
+def test_the_commands_are_these() -> None:
+    assert [
+        *("audit", "clean", "events", "logs", "migrate", "profile", "ps", "run"),
+        *("scale-in", "scale-out", "simulate", "status", "stop"),
+    ] == COMMANDS
 
 
 def test_what_follows_the_script_is_for_the_script() -> None:
@@ -69,7 +82,8 @@ def test_what_follows_the_script_is_for_the_script() -> None:
         ["scale-out", "mnist", "--add", "1", "--timeout", "soon"],
         ["scale-out", "mnist", "--add", "1", "--for", "0s"],
         ["scale-out", "mnist", "--add", "1", "--for", "m"],
-        ["scale-out", "mnist", "--add", "1", "--for", "4d"],
+        ["scale-out", "mnist", "--add", "1", "--for", "4y"],
+        ["clean", "--older-than", "soon"],
         ["scale-in", "mnist", "--remove", "0"],
         ["migrate", "mnist"],
         ["migrate", "mnist", "--to", "localhost:1"],

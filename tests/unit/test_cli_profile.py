@@ -49,6 +49,7 @@ def test_a_table_for_the_eye(capsys: pytest.CaptureFixture[str]) -> None:
     assert ["2", "1,600.0", "800.0", "0.80", "50.0", "20"] in lines
     assert ["1", "*", "1,000.0", "1,000.0", "1.00", "50.0", "20"] in lines
     assert "best use of each worker: with 1 (*)" in said
+    assert "most workers at 80 % efficiency or more: 2" in said
     assert "not measured with 3 workers: no slot" in said
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from edl.cli import simulate as command
 from edl.cli.main import main, make_parser
-from edl.cli.simulate_table import JOB_FIELDS, print_comparison
+from edl.cli.simulate_table import JOB_FIELDS, print_comparison, trace_notes
 from edl.simulator.generate import generate
 from edl.simulator.jobs import Trace, TraceJob
 from edl.simulator.outcome import Outcome
@@ -40,8 +40,8 @@ def test_a_table_with_a_row_per_policy(jobs: str, capsys: pytest.CaptureFixture[
     assert lines[0] == "jobs: 3 jobs on 1 x 4 GPUs, offered load 0.75, edl adjustments"
     rows = [re.sub(r"  +", "|", line.strip()) for line in lines]
     assert rows[5:7] == [
-        "tiresias|133|100|190|198|50.0|3 min 20 s|81.2 %|75.0 %|92.3 %|0|0",
-        "elastic-tiresias|110|-17.5 %|120|156|159|0|2 min 40 s|93.8 %|92.2 %|98.3 %|4|0",
+        "tiresias|2m 13s|1m 40s|3m 10s|3m 18s|50.0s|3m 20s|81.2 %|75.0 %|92.3 %|0|0",
+        "elastic-tiresias|1m 50s|-17.5 %|2m|2m 36s|2m 39s|0s|2m 40s|93.8 %|92.2 %|98.3 %|4|0",
     ]
     assert "change: of the mean, from tiresias" in told
     left_out = "note: 2 jobs of the trace were left out: 1 without a duration; 1 larger than the"
@@ -76,7 +76,7 @@ def test_large_figures_fit_too(capsys: pytest.CaptureFixture[str]) -> None:
     print_comparison(Trace(name="t", jobs=()), outcomes, [])
     lines = capsys.readouterr().out.splitlines()
     assert " ".join(lines[5].split()) == (
-        "tiresias-gittins 192,419 1,080 1,914,470 1,914,470 192,319 99 d 23 h "
+        "tiresias-gittins 2d 5h 18m 22d 3h 22d 3h 2d 5h 99d 23h "
         "0.0 % 0.0 % 80.0 % 1,234,500 123,400"
     )
     assert max(map(len, lines)) <= 120
@@ -91,9 +91,21 @@ def test_a_narrow_terminal_gets_a_column_per_policy(
     assert max(map(len, lines)) <= 80
     rows = [re.split(r"  +", line.strip()) for line in lines]
     assert ["tiresias", "elastic-tiresias"] in rows
-    assert ["mean JCT", "133", "110"] in rows
+    assert ["mean JCT", "2m 13s", "1m 50s"] in rows
     assert ["change", "-17.5 %"] in rows
     assert ["GPU efficiency", "92.3 %", "98.3 %"] in rows
+
+
+def test_policies_with_equal_results_are_noted() -> None:
+    trace = Trace(name="t", jobs=())
+    jobs = [done("a"), done("b", end_s=260.0)]
+    fifo, static = (an_outcome(*jobs, policy=policy) for policy in ("fifo", "static"))
+    other = an_outcome(done("a"), done("b", end_s=270.0), policy="tiresias")
+    (note,) = trace_notes(trace, [fifo, other, static])
+    assert note == "fifo and static gave every job the same times: they differ in placement only"
+    srtf = an_outcome(*jobs, policy="srtf")
+    assert trace_notes(trace, [fifo, srtf]) == ["fifo and srtf gave every job the same times"]
+    assert trace_notes(trace, [fifo, other]) == []
 
 
 def test_for_programs(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,10 +9,12 @@ from rich.console import Console, RenderableType
 
 from edl.cli.table import (
     adjustment_line,
+    brief_event_line,
     event_line,
     lasting_fields,
     lasting_line,
     result_line,
+    slots_text,
     status_fields,
     status_view,
     told_failures,
@@ -86,6 +88,8 @@ def test_status_has_the_same_fields_for_every_program() -> None:
             "compute_s": 0.005,
             "slowness": 0.0,
             "straggler": False,
+            "silent_s": 0.0,
+            "process_runs": False,
         }
     ]
     assert fields["adjustment"] == {
@@ -103,6 +107,17 @@ def render(view: RenderableType) -> str:
     with console.capture() as capture:
         console.print(view)
     return capture.get()
+
+
+def test_a_status_says_whose_heartbeats_are_missing() -> None:
+    plain = status()
+    silent = replace(plain.workers[0], silent_s=4.2)
+    shown = render(status_view("mnist", replace(plain, workers=(silent,))))
+    assert "no heartbeat for 4 s" in shown
+    assert "process runs" not in shown
+    held = replace(silent, process_runs=True)
+    shown = render(status_view("mnist", replace(plain, workers=(held,))))
+    assert "no heartbeat for 4 s (process runs)" in shown
 
 
 def test_a_status_says_who_is_a_straggler_how_slow_and_what_is_done_about_it() -> None:
@@ -136,6 +151,32 @@ def test_one_event_is_one_line() -> None:
     )
     expected = "adjust.complete gen=2 step=320 request=4f2 joined=w1 total_s=1.25"
     assert event_line(event) == expected
+
+
+def test_at_the_terminal_an_adjustment_is_told_without_its_parts() -> None:
+    parts = ("process_start_s", "context_s", "topology_s", "switch_wait_s", "transfer_s")
+    event = Happened(
+        seq=3,
+        what="adjust.complete",
+        request_id="4f2a91c0",
+        generation=2,
+        step=320,
+        fields={
+            "kind": "scale_out",
+            "joined": "w2,w3",
+            "workers": 4,
+            "total_s": 7.61,
+            **dict.fromkeys(parts, 1.25),
+            "transfer_bytes": 200_000_000,
+            "stop_s": 0.027,
+        },
+    )
+    assert brief_event_line(event) == (
+        "adjust.complete gen=2 step=320 request=4f2a91c0 kind=scale_out joined=w2,w3 workers=4 "
+        "total_s=7.61 stop_s=0.027"
+    )
+    other = replace(event, what="worker.lost", fields={"worker": "w1", "context_s": 1.0})
+    assert brief_event_line(other) == event_line(other)
 
 
 def test_an_adjustment_is_told_with_its_stop_time() -> None:
@@ -204,9 +245,48 @@ def test_a_status_tells_of_checkpoints_and_restarts() -> None:
     fields = lasting_fields(1, noted)["checkpoint"]
     assert isinstance(fields, dict)
     assert 89 < fields.pop("age_s") < 95
-    assert fields == {"step": 21, "error": "disk full", "failed_step": 28, "resumed_from": 7}
+    assert fields == {
+        "step": 21,
+        "error": "disk full",
+        "failed_step": 28,
+        "resumed_from": 7,
+        "passed_over": [],
+    }
+    noted = replace(noted, passed_over_why=(("ck/step-28", "no manifest.json"),))
+    assert "resumed from step 7; passed over ck/step-28: no manifest.json" in lasting_line(1, noted)
+    fields = lasting_fields(1, noted)["checkpoint"]
+    assert isinstance(fields, dict)
+    assert fields["passed_over"] == [{"path": "ck/step-28", "why": "no manifest.json"}]
+    noted = replace(noted, passed_over_why=())
     line = lasting_line(1, noted)
     assert line.startswith("checkpoint of step 21, 1 min 3")
     assert line.endswith(
         "resumed from step 7; 1 restart; CHECKPOINTS FAIL since step 14: disk full"
     )
+
+
+def shown(view: RenderableType) -> str:
+    console = Console(width=200, highlight=False)
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get()
+
+
+def test_people_count_epochs_from_one() -> None:
+    first, last = replace(status(), epoch=0, epochs=200), replace(status(), epoch=199, epochs=200)
+    assert "epoch 1/200 " in shown(status_view("mnist", first))
+    assert "epoch 200/200 " in shown(status_view("mnist", last))
+    assert "epoch 200/200 " in shown(status_view("mnist", replace(last, epoch=200)))
+    assert "epoch 5 " in shown(status_view("mnist", replace(first, epoch=4, epochs=0)))
+    assert status_fields("mnist", last)["epoch"] == 199
+
+
+def test_a_stragglers_figure_says_that_it_is_per_sample() -> None:
+    worker = replace(status().workers[0], straggler=True, slowness=10.06)
+    told = shown(status_view("mnist", replace(status(), workers=(worker,))))
+    assert "training, 10.06x the median per sample" in told
+
+
+def test_slots_are_told_in_few_characters() -> None:
+    assert slots_text(["localhost:3", "localhost:0", "localhost:1", "b:7"]) == "b:7 localhost:0-1,3"
+    assert slots_text([]) == "-"

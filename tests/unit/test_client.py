@@ -24,7 +24,17 @@ from edl.errors import (
 )
 from edl.launch.access import Access
 from edl.launch.adjusting import Adjuster
-from edl.launch.messages import AwaitGone, Gone, Release, Reserve, Reserved, Started, StartWorkers
+from edl.launch.messages import (
+    AskOutcome,
+    AwaitGone,
+    Gone,
+    Release,
+    Reserve,
+    Reserved,
+    Started,
+    StartWorkers,
+    Unsettled,
+)
 from edl.launch.seen import bare_status
 from edl.protocol import messages as m
 from edl.protocol.election import Known
@@ -96,6 +106,7 @@ class FakeWorld:
     def __init__(self, *leader_says: object) -> None:
         self.leader_says = deque(leader_says)
         self.launcher_says: dict[type, object] = {
+            AskOutcome: Unsettled(request_id="4f2"),
             Reserve: Reserved(request_id="4f2", joiners=(JOINER,)),
             StartWorkers: Started(request_id="4f2"),
             Release: ACCEPTED,
@@ -209,13 +220,13 @@ def test_a_wrong_secret_is_not_tried_again() -> None:
     world = FakeWorld(WrongSecret("not ours"), ADJUSTED)
     with pytest.raises(WrongSecret):
         world.adjuster().scale_in(scale_in())
-    assert world.names() == ["ScaleIn"]
+    assert world.names() == ["AskOutcome", "ScaleIn"]
 
 
 def test_a_scale_in_waits_until_the_leavers_are_gone() -> None:
     world = FakeWorld(ACCEPTED, PARTED)
     assert world.adjuster().scale_in(scale_in()) == PARTED.record
-    assert world.names() == ["ScaleIn", "AwaitGone"]
+    assert world.names() == ["AskOutcome", "ScaleIn", "AwaitGone"]
     last = world.said[-1]
     assert isinstance(last, AwaitGone)
     assert last.workers == (WorkerId("w1"),)

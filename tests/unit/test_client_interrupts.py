@@ -34,7 +34,7 @@ def test_ctrl_c_withdraws_a_scale_in_too() -> None:
     world = FakeWorld(ACCEPTED, KeyboardInterrupt(), undone)
     with pytest.raises(KeyboardInterrupt, match="scale_in of job mnist was undone"):
         world.adjuster().scale_in(scale_in())
-    assert world.names() == ["ScaleIn", "Withdraw"]
+    assert world.names() == ["AskOutcome", "ScaleIn", "Withdraw"]
 
 
 def test_ctrl_c_while_progress_is_told_withdraws_too() -> None:

@@ -264,8 +264,8 @@ def test_keys_are_relayed_for_the_present_target_only() -> None:
     made = building()
     stale = m.RendezvousKey(generation=1, worker=w(1), key="k", value=b"v")
     fresh = m.RendezvousKey(generation=2, worker=w(1), key="k", value=b"v")
-    assert made.on_rendezvous_key(stale) == []
-    assert made.on_rendezvous_key(fresh) == [
+    assert made.on_rendezvous(stale) == []
+    assert made.on_rendezvous(fresh) == [
         Send(peer=0, message=fresh),
         Send(peer=12, message=fresh),
     ]
@@ -274,7 +274,7 @@ def test_keys_are_relayed_for_the_present_target_only() -> None:
 def test_a_worker_that_was_away_hears_what_it_missed() -> None:
     made = building()
     fresh = m.RendezvousKey(generation=2, worker=w(1), key="k", value=b"v")
-    made.on_rendezvous_key(fresh)
+    made.on_rendezvous(fresh)
     effects = made.catch_up(w(2))
     assert [type(effect.message) for effect in effects if isinstance(effect, Send)] == [
         m.Prepare,

@@ -58,6 +58,24 @@ def test_the_winner_leads_with_the_revision_as_token() -> None:
     assert not mine.contesting
 
 
+def test_a_swap_whose_answer_was_lost_is_won_when_it_is_asked_again() -> None:
+    mine = election()
+    mine.saw(None, 0, leader_answers=False)
+    # The store carried out the first attempt; the second one finds its value.
+    assert mine.swapped(done=False, value=mine.value(), revision=7)
+    assert mine.known == Known(worker=w(0), address=HERE, token=7)
+    assert not mine.contesting
+
+
+def test_a_swap_whose_answer_was_lost_is_not_won_after_the_key_lapsed() -> None:
+    mine = election()
+    mine.saw(None, 0, leader_answers=False)
+    mine.saw(mine.value(), 7, leader_answers=False)
+    mine.saw(None, 0, leader_answers=False)
+    assert not mine.swapped(done=False, value=mine.value(), revision=7)
+    assert mine.vacant()
+
+
 def test_the_loser_knows_the_winner() -> None:
     mine = election()
     mine.saw(None, 0, leader_answers=False)
@@ -97,3 +115,22 @@ def test_a_late_answer_does_not_overrule_a_later_notification() -> None:
     mine.saw(write_leader(w(1), THERE), 9, leader_answers=False)
     assert not mine.swapped(done=False, value=write_leader(w(2), HERE), revision=6)
     assert mine.known == Known(worker=w(1), address=THERE, token=9)
+
+
+def test_an_old_notification_does_not_overrule_a_later_answer() -> None:
+    mine = election()
+    mine.saw(None, 0, leader_answers=False)
+    mine.swapped(done=False, value=write_leader(w(1), THERE), revision=9)
+    assert mine.is_old(write_leader(w(2), HERE), 6)
+    mine.saw(write_leader(w(2), HERE), 6, leader_answers=False)
+    assert mine.known == Known(worker=w(1), address=THERE, token=9)
+
+
+def test_a_late_notification_of_a_vacancy_does_not_make_a_later_answer_void() -> None:
+    mine = election()
+    mine.saw(write_leader(w(1), THERE), 4, leader_answers=True)
+    assert mine.swapped(done=True, value=mine.value(), revision=9)
+    # This is the vacancy before revision 9, so the key is still this worker's.
+    assert mine.saw(None, 0, leader_answers=False) == 0
+    assert mine.swapped(done=False, value=mine.value(), revision=9)
+    assert mine.known == Known(worker=w(0), address=HERE, token=9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_a_job_that_lost_workers_and_came_to_its_end_has_succeeded(
     assert (result.state, result.exit_status) == ("finished", 0)
     assert result.first_failure is None
     assert [failure.worker for failure in result.failures] == [W1]
-    assert "lost w1" in result.why
+    assert "w1 was lost" in result.why
 
 
 def test_a_job_without_a_worker_left_has_failed(folder: JobFolder, census: Census) -> None:
@@ -74,6 +75,29 @@ def test_a_job_without_a_worker_left_has_failed(folder: JobFolder, census: Censu
     assert result.first_failure is not None
     assert result.first_failure.worker == W1
     assert ending.cause is None
+
+
+def test_job_that_trained_and_did_not_record_its_end_has_failed(
+    folder: JobFolder, census: Census
+) -> None:
+    result = Ending(folder, census).result(1.0)
+    assert (result.state, result.exit_status) == ("failed", 1)
+    assert result.why == "no worker is left, and none of them recorded the job's end"
+
+
+def test_job_whose_last_members_ended_elsewhere_has_failed(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    ending.lose_elsewhere([WorkerId("far")])
+    result = ending.result(1.0)
+    assert (result.state, result.exit_status) == ("failed", 1)
+    assert "far ended on another machine" in result.why
+
+
+def test_script_that_never_trained_keeps_its_own_success(folder: JobFolder) -> None:
+    result = Ending(folder, Census([W0])).result(1.0)
+    assert (result.state, result.exit_status) == ("finished", 0)
 
 
 def test_killed_after_the_end_without_one_success_is_a_failure(
@@ -105,6 +129,55 @@ def test_a_batch_that_raises_on_two_workers_ends_the_job_with_both_tracebacks(
         "Traceback of w1",
     ]
     assert result.why == "workers w0 and w1 failed on the same batch"
+
+
+DIVERGED = "replicas diverged at step 7: w1 differs from w0 in lr (0.1 on w1, 0.2 on w0)"
+
+
+def test_replicas_that_differ_end_the_job_with_what_differs(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    note(folder, W2, kind="Diverged", message=f"{DIVERGED}\nWhat to do")
+    assert ending.lose(lost(W2)) == DIVERGED
+    result = ending.result(1.0)
+    assert (result.state, result.exit_status, result.why) == ("failed", 1, DIVERGED)
+
+
+def test_a_worker_that_was_killed_while_it_stopped_does_not_hide_the_divergence(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    note(folder, W2, kind="Diverged", message=f"{DIVERGED}\nWhat to do")
+    ending.lose(Judged(ended=Ended(worker=W2, status=1, at=5.0), lost=True))
+    # It stopped first, and SIGTERM took its own exit status.
+    ending.also_ended(Ended(worker=W0, status=143, at=4.0))
+    result = ending.result(1.0)
+    assert result.why == DIVERGED
+    assert result.first_failure is not None
+    assert result.first_failure.traceback == "Traceback of w2"
+
+
+def test_a_job_that_was_asked_to_stop_fails_if_its_replicas_differ(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    ending.stop("asked to", status=143)
+    note(folder, W2, kind="Diverged", message=f"{DIVERGED}\nWhat to do")
+    ending.lose(lost(W2))
+    result = ending.result(1.0)
+    assert (result.state, result.why) == ("failed", DIVERGED)
+
+
+def test_a_divergence_is_the_cause_though_another_worker_was_noticed_first(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    note(folder, W0, kind="GroupBroken", message="w2 went away", own=False)
+    ending.fail(Judged(ended=Ended(worker=W0, status=1, at=4.0), failed=True))
+    note(folder, W2, kind="Diverged", message=f"{DIVERGED}\nWhat to do")
+    ending.also_ended(Ended(worker=W2, status=1, at=5.0))
+    assert ending.result(1.0).why == DIVERGED
 
 
 def test_samples_that_raise_on_two_workers_in_different_steps_end_the_job(
@@ -250,3 +323,54 @@ def test_numbers_grow_over_leaders_and_restarts(folder: JobFolder) -> None:
 
 def told(seq: int, what: str) -> Happened:
     return Happened(seq=seq, what=what, request_id="", generation=3, step=1, fields={})
+
+
+# -- files that cannot be read or written ----------------------------------------------------
+
+
+def test_result_is_given_whatever_the_failure_file_holds(folder: JobFolder, census: Census) -> None:
+    ending = Ending(folder, census)
+    folder.failure_file(W1).write_bytes(b"caf\xe9")
+    folder.failure_file(W2).mkdir()
+    folder.log(W2).mkdir()
+    for worker in (W0, W1, W2):
+        ending.lose(lost(worker))
+    tracebacks = [failure.traceback for failure in ending.result(1.0).failures]
+    assert tracebacks == ["", "caf\ufffd", ""]
+
+
+def test_end_of_a_huge_log_is_read_without_reading_the_log(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    with open(folder.log(W0), "wb") as file:
+        file.seek(64 << 30)  # a sparse file: reading it whole takes minutes
+        file.write(b"\nthe last line\n")
+    ending.lose(lost(W0, -9))
+    (failure,) = ending.result(1.0).failures
+    assert failure.traceback.endswith("the last line\n")
+    assert len(failure.traceback) < 1 << 20
+
+
+def test_history_of_a_full_disk_is_closed_without_an_error(folder: JobFolder) -> None:
+    folder.events_file.symlink_to("/dev/full")
+    history = History(folder)
+    history.add(told(1, "job.started"))
+    history.close()
+    assert history.told.get_nowait()
+
+
+def test_line_that_was_cut_off_spoils_no_other_line(folder: JobFolder) -> None:
+    history = History(folder)
+    history.add(told(1, "job.started"))
+    size = folder.events_file.stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))
+    try:
+        history.add(told(2, "leader.changed"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    history.add(told(3, "job.finished"))
+    history.close()
+    whole = [line for line in folder.events_file.read_text().splitlines() if line.endswith("}")]
+    assert [json.loads(line)["seq"] for line in whole] == [1, 3]

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from edl.config import Settings
 from edl.errors import UsageError
 from edl.protocol.events import ContextReady
 from edl.protocol.ledger import MapLedger
@@ -15,6 +16,7 @@ from edl.protocol.progress import Progress
 from edl.protocol.record import Kind, unpack
 from edl.protocol.topology import Generation, draw_next
 from edl.runtime.entry import Entry, enter_job
+from edl.runtime.replica_check import ReplicaCheck
 from tests.seeded.cast import first, member, w
 
 LEDGER = MapLedger(samples=8, batch=4, seed=0, shuffle=False, drop_last=False, epochs=1)
@@ -89,7 +91,8 @@ class World:
 
     def enter(self) -> Entry:
         actor = cast(Any, self)
-        return enter_job(actor, actor, w(1), LEDGER, step=0, began=0.0, keeper=None)
+        check = ReplicaCheck(actor, Settings())
+        return enter_job(actor, actor, w(1), LEDGER, step=0, began=0.0, keeper=None, check=check)
 
 
 def test_a_newcomer_is_ready_before_it_has_prepared_its_first_step() -> None:

@@ -165,3 +165,35 @@ def test_it_is_told_how_many_newer_ones_were_passed_over(tmp_path: Path) -> None
     noted = read_noted(job)
     assert noted is not None
     assert (noted.resumed, noted.passed_over) == (2, 1)
+    ((path, why),) = noted.passed_over_why
+    assert path == str(newest)
+    assert "model.safetensors has 0 bytes instead of" in why
+
+
+def test_a_writer_does_not_recommend_what_another_worker_found_spoiled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, job = tmp_path / "kept", tmp_path / "job"
+    job.mkdir()
+    write_some(folder)
+    train(progress_of("w0"), keeper(folder, Model(), resume=True))
+    _, newest = sorted(folder.glob("step-*"))
+    content = (newest / "model.safetensors").read_bytes()
+    (newest / "model.safetensors").write_bytes(content[:-1] + b"?")  # the size is right
+    environment = {
+        "EDL_CHECKPOINT": str(folder),
+        "EDL_RESUME": "1",
+        "EDL_JOB_DIR": str(job),
+    }
+    settings = Settings(checkpoint_steps=1)
+    reading = keeper_of(cast("Framework", Model()), settings, environment)
+    writing = keeper_of(cast("Framework", Model()), settings, environment)
+    assert reading is not None
+    assert writing is not None
+    progress = progress_of("w0")
+    reading.begin(progress)
+    step(progress)
+    writing.boundary(progress, rank=0)
+    writing.end()
+    assert [path.name[-2:] for path in sorted(folder.glob("step-*"))] == ["02", "03", "04"]
+    assert "checkpoint.later" not in caplog.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from edl.launch.base import JobSpec
@@ -108,7 +108,10 @@ class Launcher:
     def away(self) -> str:
         return ""
 
-    def start(self, joiners: object, request_id: str) -> None:
+    def outcome(self, request_id: str) -> m.AdjustmentRecord | None:
+        return None
+
+    def start(self, joiners: Iterable[m.Joiner], request_id: str) -> None:
         self.started.append(request_id)
 
     def give_up(self, request_id: str) -> None:

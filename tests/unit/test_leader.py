@@ -6,7 +6,8 @@ import pytest
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Announce, Dismiss, Effect, MayGo, Publish, Send, StoreSwap
+from edl.protocol.adjustment import REPORT_S
+from edl.protocol.effects import Announce, Close, Dismiss, Effect, MayGo, Publish, Send, StoreSwap
 from edl.protocol.events import Swapped
 from edl.protocol.handover import handed_over
 from edl.protocol.leader import Leader
@@ -112,6 +113,24 @@ def test_a_founder_that_reconnects_hears_again_what_to_prepare() -> None:
     assert sent(effects, m.RendezvousKey) == [(13, key)]
 
 
+def test_a_worker_whose_older_connection_is_heard_last_is_asked_to_reconnect() -> None:
+    """It closed 10 and dialled 11, but what it sent over 10 arrives after what it sent over 11."""
+    leader = starting()
+    leader.on_message(0, register(0), 0.0)
+    leader.on_message(11, register(1), 0.0)
+    leader.on_message(10, register(1), 0.1)
+    assert leader.on_peer_closed(10, "closed by the other side", 0.2) == [Close(peer=11)]
+    assert leader.on_peer_closed(11, "closed by this side", 0.2) == []
+
+
+def test_a_connection_that_was_replaced_closes_without_consequence() -> None:
+    leader = starting()
+    leader.on_message(10, register(1), 0.0)
+    leader.on_message(11, register(1), 0.0)
+    assert leader.on_peer_closed(10, "lost", 0.1) == []
+    assert leader.on_peer_closed(11, "lost", 0.2) == []
+
+
 def test_a_founder_that_missed_the_beginning_is_let_in() -> None:
     leader = founded()
     effects = leader.on_message(13, register(1), 0.0)
@@ -152,11 +171,98 @@ def test_what_another_leader_has_recorded_is_the_base_and_not_what_the_store_ref
     assert [a for a in answers(stored(leader, 5)) if isinstance(a, m.Undone)]
 
 
-def test_a_first_group_that_cannot_be_built_ends_the_start() -> None:
-    leader = starting()
-    failed = m.GroupFailed(generation=1, worker=w(1), why="no answer")
-    why = "w1 could not build the group: no answer"
-    assert leader.on_message(11, failed, 1.0) == [Dismiss(why=why, failed=True)]
+def building_first(founders: int, *, least: int = 1, repeated: int = 3) -> Leader:
+    """Everybody is ready, and builds the founding group."""
+    settings = Settings(min_workers=least, unreached_builds=repeated)
+    made = Leader(me=w(0), token=3, settings=settings, founders=founders, peer=0)
+    for number in range(founders):
+        peer = 10 + number if number else 0
+        made.on_message(peer, register(number), 0.0)
+        made.on_message(peer, ready(number), 0.0)
+    return made
+
+
+def fail_first(leader: Leader, worker: int, *unreached: int, builds: int) -> list[Effect]:
+    """So many builds of the founding group fail in the same way; returns what came of the last."""
+    effects: list[Effect] = []
+    for _ in range(builds):
+        generation = leader.founding.generation
+        assert generation is not None
+        failed = m.GroupFailed(
+            generation=generation.number,
+            worker=w(worker),
+            why="timed out",
+            unreached=names(*unreached),
+        )
+        effects = leader.on_message(10 + worker, failed, 1.0)
+        effects += leader.on_tick(1.0 + REPORT_S)
+    return effects
+
+
+def test_a_first_group_that_cannot_be_built_is_built_again() -> None:
+    leader = building_first(3)
+    effects = fail_first(leader, 1, 2, builds=2)
+    assert leader.founding.generation is not None
+    assert leader.founding.generation.number == 3
+    assert leader.founding.generation.workers() == names(0, 1, 2)
+    assert [peer for peer, _ in sent(effects, m.Prepare)] == [0, 11, 12]
+
+
+def test_a_founder_that_another_never_reaches_is_left_out_with_the_reason() -> None:
+    leader = building_first(3)
+    effects = fail_first(leader, 1, 2, builds=3)
+    why = f"w2 cannot connect to w1 at {member(1).address}: left out after 3 failed builds"
+    assert sent(effects, m.Out) == [(12, m.Out(generation=3, why=why))]
+    assert leader.founding.generation is not None
+    assert leader.founding.generation.workers() == names(0, 1)
+    # Its end is no failure, and if it has not heard it, it hears it again.
+    assert (
+        leader.on_message(30, m.ProcessEnded(request_id="e", worker=w(2), why="exited"), 2.0) == []
+    )
+    assert sent(leader.on_message(13, register(2), 2.0), m.Out)[0][0] == 13
+    # What is left of the old builds counts for nothing.
+    for number in (0, 1):
+        assert leader.on_message(10 + number, built(number, 3), 2.0) == []
+    assert leader.on_message(0, built(0, 4), 2.0) == []
+    (swap,) = leader.on_message(11, built(1, 4), 2.0)
+    assert isinstance(swap, StoreSwap)
+
+
+def test_a_start_with_too_few_founders_that_reach_each_other_fails() -> None:
+    leader = building_first(3, least=3)
+    effects = fail_first(leader, 1, 2, builds=3)
+    (end,) = [effect for effect in effects if isinstance(effect, Dismiss)]
+    assert end.failed
+    assert "w2 cannot connect to w1" in end.why
+    assert "could not begin with 2" in end.why
+
+
+def test_with_no_repeated_builds_a_first_group_that_fails_ends_the_start() -> None:
+    leader = building_first(2, repeated=0)
+    (end,) = [e for e in fail_first(leader, 1, 0, builds=1) if isinstance(e, Dismiss)]
+    assert end.why.startswith("w1 could not build the group: timed out (w1 cannot connect to w0")
+
+
+def test_a_first_group_that_some_never_finish_ends_the_start() -> None:
+    leader = building_first(2)
+    leader.on_message(0, built(0, 1), 0.0)
+    settings = leader.settings
+    limit = settings.patience_s + settings.build_timeout_s
+    assert leader.on_tick(limit - 0.1) == []
+    ends = [e for e in leader.on_tick(limit) if isinstance(e, Dismiss)]
+    assert ends == [Dismiss(why=f"w1 did not build the group within {limit:g} s", failed=True)]
+
+
+def test_an_adjustment_undone_by_a_failed_build_names_the_pair() -> None:
+    leader = founded()
+    leader.on_message(20, OUT, 1.0)
+    leader.on_message(12, register(2, "out"), 1.0)
+    leader.on_message(12, ready(2, "out"), 1.0)
+    failed = m.GroupFailed(generation=2, worker=w(2), why="timed out", unreached=names(1))
+    leader.on_message(12, failed, 2.0)
+    pair = f"w2 cannot connect to w1 at {member(1).address}"
+    assert leader.conductor.adjustment is not None
+    assert leader.conductor.adjustment.why == f"w2 could not build the group: timed out ({pair})"
 
 
 def test_a_request_to_a_starting_job_is_told_to_retry() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edl.protocol.liveness import Liveness
+from edl.protocol.liveness import Liveness, Quiet
 from tests.seeded.cast import names, w
 
 
@@ -48,3 +48,34 @@ def test_silence_counts_from_the_first_ping_that_was_not_answered() -> None:
     for quarter in range(1, 17):
         assert liveness.look(names(1), quarter / 4)[1] == {}
     assert liveness.look(names(1), 4.25)[1] == {w(1): 4.0}
+
+
+def test_a_missing_heartbeat_is_told_long_before_it_counts_as_death() -> None:
+    liveness = Liveness(8.0)
+    for half in range(4):
+        liveness.look(names(1, 2), half / 2)
+        liveness.heard(w(2))
+    assert liveness.quiet(1.9) == {}
+    assert liveness.quiet(2.0) == {w(1): Quiet(seconds=2.0, runs=False)}
+    liveness.heard(w(1))
+    assert liveness.quiet(2.1) == {}
+
+
+def test_a_worker_whose_watchdog_says_that_it_runs_is_not_silent() -> None:
+    liveness = Liveness(4.0)
+    for quarter in range(60):
+        now = quarter / 4
+        if now <= 10:
+            liveness.vouch(w(1), now)
+        assert liveness.look(names(1), now)[1] == ({w(1): now} if now >= 14 else {})
+    assert not liveness.quiet(14.75)[w(1)].runs
+
+
+def test_a_watchdog_is_heard_for_as_long_as_the_agent_is_not() -> None:
+    liveness = Liveness(8.0)
+    liveness.look(names(1), 0.0)
+    liveness.vouch(w(1), 2.0)
+    assert liveness.quiet(3.0) == {w(1): Quiet(seconds=3.0, runs=True)}
+    liveness.heard(w(1))
+    liveness.look(names(1), 3.5)
+    assert not liveness.quiet(6.0)[w(1)].runs

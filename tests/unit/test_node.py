@@ -411,3 +411,52 @@ def test_a_waiting_newcomer_goes_when_the_store_says_the_job_is_over() -> None:
     assert machine.step(StateSeen(value=None), 0.0) == []
     gone = Dismiss(why="the job is finished", failed=False, over=True)
     assert machine.step(StateSeen(value=b"finished"), 0.0) == [gone]
+
+
+# -- lost answers ----------------------------------------------------------------------------
+
+
+def test_a_worker_leads_though_the_answer_to_its_swap_was_lost() -> None:
+    machine = node(0, founders=1)
+    assert steps(machine, VACANT) == [contest(0)]
+    # The watch tells of the key first; then the repeated swap finds this worker's own value.
+    steps(machine, seen(0, 7), swapped(0, 7, done=False))
+    assert machine.leader is not None
+    assert machine.leader.token == 7
+
+
+def test_a_worker_contests_again_if_its_key_lapsed_before_the_repeated_answer() -> None:
+    machine = node(0, founders=1)
+    steps(machine, VACANT, seen(0, 7), VACANT)
+    assert steps(machine, swapped(0, 7, done=False)) == [contest(0)]
+    assert machine.leader is None
+
+
+def test_a_repeated_answer_changes_nothing_for_a_worker_that_leads() -> None:
+    machine = node(0, founders=1)
+    steps(machine, VACANT, swapped(0, 7))
+    leader = machine.leader
+    assert steps(machine, swapped(0, 7, done=False)) == []
+    assert machine.leader is leader
+
+
+def test_a_repeated_notification_does_not_turn_a_worker_back_to_the_last_leader() -> None:
+    machine = following()
+    leaving = draw_next(
+        first(0, 1),
+        number=2,
+        joiners=(member(7),),
+        leavers=(),
+        leaving=names(0),
+        token=1,
+        request_id="r",
+    )
+    steps(machine, Heard(peer=-1, message=m.Prepare(generation=leaving)))
+    steps(machine, GroupStands(number=2, build_s=0.0), SwitchDecided(generation=2, step=9))
+    machine.worker.generation = leaving.settled()
+    # The leader hands its office to w7, say: this worker turns to it before the store tells.
+    machine.following, machine._address = w(7), member(7).address
+    assert steps(machine, seen(0, 1)) == []
+    assert machine.following == w(7)
+    # What is new is followed.
+    assert steps(machine, seen(9, 8))[-1] == Dial(peer=-2, address=member(9).address)

@@ -87,7 +87,7 @@ def test_a_survivor_takes_the_lease_and_makes_a_generation_of_the_rest_at_once()
     (contest,) = steps(machine, LOST, VACANT)
     assert isinstance(contest, StoreSwap)
     effects = steps(machine, won())
-    assert BreakGroup(number=1, why="w0 is lost: it led, and answers no more") in effects
+    assert BreakGroup(number=1, why="w0 is lost: the leader stopped responding") in effects
     assert BuildGroup(generation=mended(2, 0)) in effects
 
 
@@ -181,10 +181,21 @@ def test_a_key_that_was_asked_for_long_ago_is_no_word_of_a_death() -> None:
     assert lost(machine.step(Tick(), until)) == {w(2): "it has not come to the new leader"}
 
 
+def test_events_and_status_of_a_new_leader_name_the_step_of_the_job() -> None:
+    machine = following()
+    machine.committed = 812
+    effects = steps(machine, LOST, VACANT, won())
+    told = [effect.happened for effect in effects if isinstance(effect, Publish)]
+    assert {event.what for event in told} >= {"leader.changed", "worker.lost"}
+    assert {event.step for event in told} == {812}
+    assert machine.leader is not None
+    assert machine.leader.status("r", 1.0).step == 812
+
+
 def test_a_key_that_was_asked_for_long_ago_may_tell_of_a_death_all_the_same() -> None:
     machine = following(VACANT)
     effects = steps(machine, LOST, VACANT, won())
-    assert lost(effects) == {w(0): "it led, and answers no more"}
+    assert lost(effects) == {w(0): "the leader stopped responding"}
     assert BuildGroup(generation=mended(2, 0)) in effects
     for now in (1.5, 2.0, 2.5):
         assert lost(machine.step(Tick(), now)) == {}
@@ -223,6 +234,17 @@ def test_a_follower_pings_its_leader_and_gives_a_silent_one_up() -> None:
         now += 1.3
         effects = machine.step(Tick(), now)
     assert effects == [Close(peer=-1)]
+
+
+def test_silence_on_a_lost_connection_does_not_count_against_the_next_one() -> None:
+    """An opened connection is an answer: the leader has just proved the secret on it."""
+    machine = following()
+    for tenth in range(10, 100, 9):
+        machine.step(Tick(), tenth / 10)
+    machine.step(PeerClosed(peer=-1, why="lost"), 10.0)
+    assert Dial(peer=-2, address=member(0).address) in machine.step(Tick(), 10.5)
+    machine.step(PeerOpened(peer=-2), 10.9)
+    assert Close(peer=-2) not in machine.step(Tick(), 11.2)
 
 
 def test_an_answer_keeps_the_leader() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.effects import Dismiss, LetGo, MayGo
+from edl.protocol.effects import Dismiss, LetGo, MayGo, StoreSwap
 from edl.protocol.events import (
     Heard,
     Parted,
@@ -19,7 +19,8 @@ from edl.protocol.events import (
 from edl.protocol.handover import reopened
 from edl.protocol.leader import Leader
 from edl.protocol.node import Node
-from edl.protocol.recorded import write_recorded
+from edl.protocol.recorded import read_recorded, write_recorded
+from edl.protocol.recovery import Stage
 from edl.protocol.standing import Knows
 from edl.protocol.topology import draw_next
 from edl.protocol.worker import State
@@ -59,6 +60,50 @@ def test_a_leader_that_moves_hands_over_when_all_who_go_are_gone() -> None:
     assert (again.expected, again.joined, again.moving) == ({}, names(7), names(0, 2))
     assert again.waiting == {w(1), w(7)}
     assert again.report(9.0).size == 2
+
+
+def test_the_last_switched_of_a_migration_may_come_while_survivors_build() -> None:
+    """The store is slow: the survivors' group stands before it has answered anything."""
+    made = Leader(me=w(0), token=3, settings=Settings(), founders=2, peer=0)
+    made.voice.peers = {w(0): 0, w(1): 11, w(2): 12, w(7): 17}
+    inside = entered(0, 1, 2, leavers=(2,))
+    made.conductor.enter(inside.generation or first(0))
+    made.conductor.adjustment, made.conductor.last_number = inside.adjustment, 2
+    made.on_message(12, goodbye(2), 5.0)
+    for peer, number in ((0, 0), (17, 7)):
+        made.on_message(peer, has_switched(number), 5.1)
+    made.on_worker_gone(w(7), "signal 9", 5.2, ended=True)
+    assert made.recovery.stage is Stage.BUILDING
+    # w1 was in its optimizer step and commits; only then does it say that it has switched.
+    effects = made.on_message(11, has_switched(1), 5.3)
+    effects += made.on_tick(5.4)
+    assert not [effect for effect in effects if isinstance(effect, StoreSwap)]
+    effects = made.on_message(0, has_built(0), 5.5)
+    effects += made.on_message(11, has_built(1), 5.5)
+    (swap,) = [effect for effect in effects if isinstance(effect, StoreSwap)]
+    assert swap.value is not None
+    assert read_recorded(swap.value).generation.workers() == names(0, 1)
+    assert [(d.joined, d.left, d.undone) for d in read_recorded(swap.value).deeds] == [
+        (names(7), names(2), "")
+    ]
+    answer = Swapped(purpose="generation", done=True, value=swap.value, revision=9)
+    assert "adjust.complete" in told(made.on_swapped(answer, 5.6))
+    assert made.conductor.adjustment is None
+
+
+def has_switched(number: int) -> m.Switched:
+    return m.Switched(
+        generation=2,
+        worker=w(number),
+        step=9,
+        transfer_s=0.0,
+        transfer_bytes=0,
+        stop_s=0.0,
+    )
+
+
+def has_built(number: int) -> m.GroupBuilt:
+    return m.GroupBuilt(generation=3, worker=w(number), build_s=0.0)
 
 
 def test_where_a_leaver_is_lost_the_successor_has_to_act() -> None:

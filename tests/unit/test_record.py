@@ -20,9 +20,9 @@ def test_a_record_survives_the_way_through_integers(values: list[int]) -> None:
 
 def test_the_order_on_the_wire_is_the_order_of_the_fields() -> None:
     said = record(step=7, samples=3, says=(2, 9, 4))
-    assert packed(said) == [1, 7, 3, 0, 0, 1000, 0, 0, 2, 9, 4, 0, 0]
+    assert packed(said) == [1, 7, 3, 0, 0, 1000, 0, 0, 2, 9, 4, 0, 0, 0, 0, 0]
     assert FIELDS[0] == "kind"
-    assert FIELDS[-1] == "weighing"
+    assert FIELDS[-1] == "check"
 
 
 def test_too_few_integers_are_no_record() -> None:

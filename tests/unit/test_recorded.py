@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edl.errors import StoreError
 from edl.protocol.messages import Adjusted, Undone
-from edl.protocol.recorded import Deed, read_recorded, write_recorded
+from edl.protocol.recorded import VALUE_BYTES, Deed, read_recorded, write_recorded
 from edl.protocol.requests import Requests
 from edl.protocol.topology import draw_again, draw_next
 from tests.seeded.cast import first, member, names, w
@@ -62,3 +64,19 @@ def test_an_answer_that_was_given_is_not_replaced() -> None:
     requests.settle(Undone(request_id="r2", reason="first"))
     requests.remember([deed(2)])
     assert requests.answered("r2") == Undone(request_id="r2", reason="first")
+
+
+def test_the_value_stays_below_what_stores_accept() -> None:
+    many = [replace(deed(number), joined=names(*range(4000))) for number in range(60)]
+    value = write_recorded(first(0), many)
+    kept = read_recorded(value).deeds
+    assert VALUE_BYTES / 2 < len(value) <= VALUE_BYTES
+    assert kept == tuple(many[-len(kept) :])
+
+
+def test_a_deed_that_the_next_leader_may_have_to_complete_is_kept_in_any_case() -> None:
+    drawn = draw_next(
+        first(0, 1), number=2, joiners=[member(2)], leavers=(), token=5, request_id="r0"
+    )
+    many = [replace(deed(number), joined=names(*range(4000))) for number in range(60)]
+    assert read_recorded(write_recorded(drawn, many)).deeds[0] == many[0]

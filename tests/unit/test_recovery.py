@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from edl.config import Settings
 from edl.protocol import messages as m
+from edl.protocol.adjustment import REPORT_S
 from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Announce, Dismiss, Effect, Publish, Send, StoreSwap
 from edl.protocol.events import Swapped
 from edl.protocol.recorded import read_recorded
 from edl.protocol.recovery import Recovery, Stage
 from edl.protocol.topology import Generation, draw_again, draw_next
+from edl.protocol.unreached import UNNAMED
 from edl.protocol.voice import Voice
 from tests.seeded.cast import first, joiner, member, names, sent, w
 
@@ -232,8 +236,8 @@ def test_an_attempt_that_took_too_long_gets_twice_the_time_at_the_next() -> None
     now = 0.0
     for number, times in enumerate((1, 2, 4, 8, 8), start=2):
         assert made.target == target(number, 2)
-        assert made.on_tick(now + times * usual - 0.01) == []
-        now += times * usual
+        assert made.on_tick(now + times * usual + REPORT_S - 0.01) == []
+        now += times * usual + REPORT_S
         made.on_tick(now)
     # A recovery that came to its end forgets it.
     number = made.target.number if made.target else 0
@@ -241,9 +245,72 @@ def test_an_attempt_that_took_too_long_gets_twice_the_time_at_the_next() -> None
     made.on_group_built(built(1, number))
     answer(made)
     made.on_lost(w(1), "signal 9", 0.0)
-    made.on_tick(usual)
+    made.on_tick(usual + REPORT_S)
     assert made.target is not None
     assert made.target.number == number + 2
+
+
+def fail(made: Recovery, worker: int, *unreached: int, now: float) -> list[Effect]:
+    """The present build fails there; returns what came of it once the others have reported."""
+    assert made.target is not None
+    failed = m.GroupFailed(
+        generation=made.target.number,
+        worker=w(worker),
+        why="timed out",
+        unreached=names(*unreached),
+    )
+    return [*made.on_group_failed(failed, now), *made.on_tick(now + REPORT_S)]
+
+
+def test_one_end_of_a_pair_that_never_connects_is_left_out() -> None:
+    made = recovery(0, 1, 2)
+    made.on_stuck(stuck(1), 0.0)
+    made.on_tick(0.3)
+    for attempt in range(2):
+        fail(made, 1, 2, now=1.0 + attempt)
+        assert made.target is not None
+        assert made.target.workers() == names(0, 1, 2)
+    effects = fail(made, 2, 1, now=3.0)
+    why = f"w2 cannot connect to w1 at {member(1).address}: left out after 3 failed builds"
+    assert made.target == target(5, 2)
+    assert made.lost == {w(2): why}
+    assert (12, m.Fell(generation=4, why=why, out=True)) in sent(effects, m.Fell)
+    # It is connected, and may even dial again: it stays out.
+    assert made.on_heard(w(2), 3.5) == []
+    made.on_group_built(built(0, 5))
+    made.on_group_built(built(1, 5))
+    assert sent(answer(made), m.Out) == [(12, m.Out(generation=5, why=why))]
+
+
+@pytest.mark.parametrize(("after_s", "out"), [(1.0, 1), (31.0, 2)])
+def test_who_failed_early_is_left_out_and_who_connects_late_too(after_s: float, out: int) -> None:
+    """w1 fails without naming a peer, and w2 reports nothing; after 30 s w1 may have waited."""
+    made = recovery(0, 1, 2)
+    made.on_stuck(stuck(1), 0.0)
+    made.on_tick(0.3)
+    now, builds = 0.3, 3 * UNNAMED
+    for _ in range(builds):
+        assert made.target is not None
+        made.on_group_built(built(0, made.target.number))
+        fail(made, 1, now=now + after_s)
+        now += after_s + REPORT_S
+    assert made.target == target(2 + builds, out)
+
+
+def test_a_leader_that_nobody_connects_to_leaves_the_job_to_the_others() -> None:
+    made = recovery(0, 1, 2)
+    made.on_stuck(stuck(1), 0.0)
+    made.on_tick(0.3)
+    for attempt in range(3):
+        assert made.target is not None
+        both = m.GroupFailed(
+            generation=made.target.number, worker=w(2), why="timed out", unreached=names(0)
+        )
+        made.on_group_failed(both, 1.0 + attempt)
+        effects = fail(made, 1, 0, now=1.0 + attempt)
+    (end,) = [effect for effect in effects if isinstance(effect, Dismiss)]
+    assert end.why.startswith("w0 cannot connect to w1 at ")
+    assert not end.failed
 
 
 def test_a_death_while_the_store_has_it_in_hand_waits_for_the_store() -> None:

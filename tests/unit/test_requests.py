@@ -66,6 +66,17 @@ def test_old_answers_are_forgotten_at_last() -> None:
     assert requests.answered("r599") is not None
 
 
+def test_what_is_remembered_of_other_leaders_is_bounded_too() -> None:
+    requests = Requests()
+    requests.restore(
+        tuple((f"a{number}", "Undone", "") for number in range(600)),
+        tuple(done(f"b{number}") for number in range(600)),
+    )
+    assert len(requests.memory()) == 0
+    assert requests.answered("b0") is None
+    assert requests.answered("b599") is not None
+
+
 def test_the_next_leader_gives_the_same_answers() -> None:
     old, new = Requests(), Requests()
     answers: list[Final] = [

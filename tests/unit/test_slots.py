@@ -71,7 +71,7 @@ def test_a_limit_takes_the_first_gpus() -> None:
     ("slots", "words"),
     [
         ([Gpu("node2", 0)], "host 'node2'"),
-        (local(9), "there is no slot localhost:9; this job has localhost:0, localhost:1"),
+        (local(8, 9), "would have 3 slots, and --slots limits it to 2"),
         (local(0), "taken by worker w0"),
         (local(1, 1), "named twice"),
     ],
@@ -82,6 +82,19 @@ def test_a_named_slot_that_cannot_be_given_is_refused(slots: list[Gpu], words: s
     workers = [WorkerId(f"x{number}") for number in range(len(slots))]
     with pytest.raises(Refused, match=words):
         book.take(workers, slots)
+
+
+def test_a_gpu_that_the_job_does_not_have_is_refused() -> None:
+    with pytest.raises(Refused, match="there is no slot localhost:9; this job has localhost:0"):
+        SlotBook({0: "0"}).take([W0], local(9))
+
+
+def test_a_limit_counts_the_slots_of_this_job_whatever_their_index() -> None:
+    book = SlotBook({}, limit=2)
+    book.take([W0])
+    assert book.take([W1], local(9)) == {W1: local(9)[0]}
+    with pytest.raises(Refused, match="--slots 2"):
+        book.take([W2])
 
 
 def test_gpus_are_written_as_cuda_has_them() -> None:

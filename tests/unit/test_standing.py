@@ -7,7 +7,7 @@ from edl.protocol.messages import Founded, Prepare
 from edl.protocol.recorded import write_recorded
 from edl.protocol.standing import Standing
 from edl.protocol.topology import Generation, draw_again, draw_next
-from edl.protocol.worker import Worker
+from edl.protocol.worker import State, Worker
 from tests.seeded.cast import first, member, names, w
 
 OUT = "the job went on without this worker"
@@ -150,3 +150,59 @@ def test_nobody_leads_a_job_that_is_over() -> None:
     assert place.may_lead()
     place.ended = "the job is finished"
     assert not place.may_lead()
+
+
+# -- fences ----------------------------------------------------------------------------------
+
+
+FENCED = "the job was fenced: its generation was deleted from the store"
+
+
+def watched(generation: Generation, revision: int = 5) -> Standing:
+    place = standing()
+    place.take_note(write_recorded(generation, ()), revision, watched=True)
+    return place
+
+
+def test_a_worker_stops_when_its_generation_is_deleted() -> None:
+    place = watched(first(0, 1, 2))
+    stopped = [BreakGroup(number=1, why=FENCED), Dismiss(why=FENCED, failed=False)]
+    assert place.fence_if_deleted(watched=True) == stopped
+    assert not place.may_lead()
+    assert place.fence_if_deleted(watched=True) == []
+
+
+def test_a_notification_from_before_the_founding_is_no_fence() -> None:
+    place = standing()
+    place.take_note(write_recorded(first(0, 1, 2), ()), 5)  # by the answer to a swap
+    assert place.fence_if_deleted(watched=True) == []
+    assert place.may_lead()
+
+
+def test_an_answer_without_a_generation_is_a_fence() -> None:
+    assert standing().fence_if_deleted(watched=False) != []
+
+
+def test_a_job_that_has_ended_is_not_fenced() -> None:
+    place = watched(first(0, 1, 2))
+    place.ended = "the job is finished"
+    assert place.fence_if_deleted(watched=True) == []
+
+
+def test_a_leaver_goes_when_its_job_is_fenced() -> None:
+    place = watched(first(0, 1, 2))
+    place.worker.state = State.LEAVING
+    assert place.fence_if_deleted(watched=True) == [MayGo()]
+
+
+def test_a_worker_stops_when_another_start_of_the_job_takes_its_place() -> None:
+    place = watched(without(2))
+    found = place.fence_if_replaced(write_recorded(first(0, 1, 2, token=9), ()))
+    assert found[-1] == Dismiss(
+        why="the job was started again: the store holds generation 1 of another start",
+        failed=False,
+    )
+
+
+def test_its_own_founding_generation_recorded_again_is_no_other_start() -> None:
+    assert watched(scaled_in()).fence_if_replaced(write_recorded(first(0, 1, 2), ())) == []

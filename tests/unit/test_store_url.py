@@ -81,3 +81,11 @@ def test_a_run_is_a_folder_of_its_own_below_the_job() -> None:
         assert parsed.folder("job") == "/team/job/1%2F2"
         assert "run" not in parsed.options
     assert with_run("etcd://host:1", "") == "etcd://host:1"
+
+
+@pytest.mark.parametrize(
+    "password", ["s3cret", "s3@cret", "s3/cret", "s3/c@ret", "s3?c#ret", "s3:cret@"]
+)
+def test_no_part_of_a_password_is_shown(password: str) -> None:
+    shown = without_password(f"etcd://edl:{password}@10.0.0.1:2379/jobs?ca=x")
+    assert shown == "etcd://edl:***@10.0.0.1:2379/jobs?ca=x"

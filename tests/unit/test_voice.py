@@ -13,6 +13,7 @@ from edl.protocol.messages import (
     Retry,
     Undone,
 )
+from edl.protocol.rendezvous import Rendezvous
 from edl.protocol.voice import Voice
 from tests.seeded.cast import first, names, w
 
@@ -25,6 +26,13 @@ def voice() -> Voice:
 
 def key(number: int) -> RendezvousKey:
     return RendezvousKey(generation=1, worker=w(number), key=f"k{number}", value=b"v")
+
+
+def of_keys(*numbers: int) -> Rendezvous:
+    known = Rendezvous()
+    for number in numbers:
+        known.add_key(key(number))
+    return known
 
 
 def test_connected_workers_hear_in_a_fixed_order() -> None:
@@ -83,16 +91,16 @@ def test_a_retry_says_when() -> None:
 
 def test_a_key_is_relayed_once_and_not_to_its_maker() -> None:
     made = voice()
-    known: dict[str, RendezvousKey] = {}
+    known = Rendezvous()
     relayed = made.relay(key(1), known, first(0, 1, 2))
     assert relayed == [Send(peer=0, message=key(1)), Send(peer=5, message=key(1))]
     assert made.relay(key(1), known, first(0, 1, 2)) == []
-    assert known == {"k1": key(1)}
+    assert known.known_to(w(0)) == [key(1)]
 
 
 def test_a_worker_that_comes_back_hears_everything_but_its_own_keys() -> None:
     made, target = voice(), first(0, 1, 2)
-    known = {"k1": key(1), "k2": key(2)}
+    known = of_keys(1, 2)
     assert made.brief(w(1), target, known) == [
         Send(peer=4, message=Prepare(generation=target)),
         Send(peer=4, message=key(2)),
@@ -101,7 +109,7 @@ def test_a_worker_that_comes_back_hears_everything_but_its_own_keys() -> None:
 
 def test_a_leaver_hears_no_keys() -> None:
     made, target = voice(), first(0, 1)
-    assert made.brief(w(2), target, {"k1": key(1)}) == [
+    assert made.brief(w(2), target, of_keys(1)) == [
         Send(peer=5, message=Prepare(generation=target))
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edl.protocol.effects import Begin, BreakGroup, BuildGroup, Dismiss, DropGroup, OfferKey
-from edl.protocol.events import Entered
+from edl.protocol.events import Entered, GroupFell
 from edl.protocol.messages import (
     Fell,
     Founded,
@@ -158,8 +158,8 @@ def test_a_group_that_stands_too_late_is_dropped() -> None:
 def test_a_group_that_fell_is_told_once() -> None:
     worker = trained()
     worker.on_message(Prepare(generation=second()))
-    worker.on_group_fell(2, "no port")
-    worker.on_group_fell(2, "no port")
+    worker.on_group_fell(GroupFell(number=2, why="no port"))
+    worker.on_group_fell(GroupFell(number=2, why="no port"))
     assert worker.take() == [GroupFailed(generation=2, worker=w(1), why="no port")]
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -18,9 +19,13 @@ from edl.cli.table import (
     jobs_table,
     lasting_fields,
     lasting_line,
+    loss_lines,
     result_line,
+    slot_name,
+    slots_text,
     status_fields,
     status_view,
+    store_line,
     told_failures,
     transient_line,
 )
@@ -28,6 +33,7 @@ from edl.client import Job, parse_slots
 from edl.errors import EdlError, UsageError
 from edl.launch.jobs import JobFolder, all_jobs
 from edl.launch.seen import Seen
+from edl.launch.slot_locks import HeldSlot, Holder, directory_of, held_slots
 from edl.protocol.messages import AdjustmentRecord
 
 __all__ = ["events", "logs", "migrate", "ps", "scale_in", "scale_out", "status", "stop"]
@@ -38,7 +44,14 @@ CROWD = 4
 
 
 def ps(options: argparse.Namespace) -> int:
-    rows = [row for folder in all_jobs() if (row := _row(folder)) is not None]
+    held = held_slots(directory_of(os.environ))
+    rows = []
+    for folder in all_jobs(earlier=options.all):
+        row = _row(folder)
+        if row is not None:
+            # A job that starts has slots before it has members that could name them.
+            row["slots"] = row["slots"] or _slots_of(held, row)
+            rows.append(row)
     rows.sort(key=lambda row: (not row["running"], -float(str(row["created"]))))
     if options.json:
         _print_json(rows)
@@ -46,7 +59,25 @@ def ps(options: argparse.Namespace) -> int:
         _console().print(jobs_table(rows))
     else:
         print("no jobs; start one with `edl run SCRIPT`")
+    if not options.json:
+        _print_others(held, rows)
     return 0
+
+
+def _slots_of(held: Sequence[HeldSlot], row: Mapping[str, object]) -> list[str]:
+    mine = (row["job"], row["pid"])
+    return [slot_name(each.slot) for each in held if (each.holder.job, each.holder.pid) == mine]
+
+
+def _print_others(held: Sequence[HeldSlot], rows: Sequence[Mapping[str, object]]) -> None:
+    """Slots of this machine that jobs hold which are not in the table: other users' jobs."""
+    listed = {(row["job"], row["pid"]) for row in rows}
+    others: dict[Holder, list[str]] = {}
+    for each in held:
+        if (each.holder.job, each.holder.pid) not in listed:
+            others.setdefault(each.holder, []).append(slot_name(each.slot))
+    for holder, slots in others.items():
+        print(f"also in use: {slots_text(slots)} by {holder}")
 
 
 def status(options: argparse.Namespace) -> int:
@@ -54,11 +85,16 @@ def status(options: argparse.Namespace) -> int:
     now = job.status()
     result = None if job.running() else job.result()
     restarts, noted, lent = job.restarts(), job.checkpoint(), job.transients()
+    waiting = job.waiting()
+    silent_s, failures = job.store_silence(), job.failures()
     if options.json:
         fields = {
             **status_fields(job.name, now),
             **lasting_fields(restarts, noted),
             "transient": {worker: round(left, 1) for worker, left in lent.items()},
+            "waiting": waiting,
+            "failures": [asdict(each) for each in failures],
+            "store_silent_s": None if silent_s is None else round(silent_s, 1),
         }
         if result is not None:
             fields["result"] = asdict(result)
@@ -67,12 +103,19 @@ def status(options: argparse.Namespace) -> int:
     lasting = lasting_line(restarts, noted)
     if result is None:
         _console().print(status_view(job.name, now))
+        if silent_s is not None:
+            print(store_line(job.store, silent_s, now.state))
     else:
         print(result_line(job.name, result))
+    if waiting:
+        print(waiting)
     if lasting:
         print(lasting)
     if lent:
         print(transient_line(lent))
+    if result is None or result.first_failure is None:
+        for line in loss_lines(failures):
+            print(line)
     if result is None:
         return 0
     for failure in told_failures(result) if result.first_failure else ():
@@ -202,13 +245,17 @@ def _row(folder: JobFolder) -> dict[str, object] | None:
         "state": "running" if running else "unknown",
         "running": running,
         "workers": info.workers,
+        "slots": [],
+        "store_silent_s": None,
         "step": 0,
         "created": info.created,
         "pid": info.pid,
         "script": info.script,
     }
     try:
-        now = Job(folder.name, timeout_s=PS_TIMEOUT_S).status()
+        job = Job(folder.name, timeout_s=PS_TIMEOUT_S)
+        now = job.status()
+        silent_s = job.store_silence()
     except EdlError as error:
         print(f"edl: job {folder.name} does not answer: {error}", file=sys.stderr)
         return row
@@ -216,7 +263,14 @@ def _row(folder: JobFolder) -> dict[str, object] | None:
     if not running:
         members = Seen.read(folder).workers
     row["workers"] = members or row["workers"]
+    row["slots"] = [worker.slot for worker in now.workers if worker.slot]
     row["state"], row["step"] = now.state, now.step
+    if silent_s is not None:
+        row["store_silent_s"] = round(silent_s, 1)
+        print(
+            f"edl: job {folder.name}: {store_line(info.store, silent_s, now.state)}",
+            file=sys.stderr,
+        )
     return row
 
 

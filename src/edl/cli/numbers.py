@@ -6,7 +6,7 @@ import argparse
 
 __all__ = ["count", "duration", "positive", "seconds"]
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def positive(text: str) -> int:
@@ -32,12 +32,12 @@ def seconds(text: str) -> float:
 
 
 def duration(text: str) -> float:
-    """Seconds, from 240, 240s, 4m, 1h or 1.5h."""
+    """Seconds, from 240, 240s, 4m, 1h, 1.5h or 7d."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
     try:
         value = float(number) * UNITS[unit]
     except ValueError:
         value = -1.0
     if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, as 240s, 4m or 1h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0: 240s, 4m, 1h or 7d")
     return value

@@ -7,6 +7,7 @@ may still have to be shown. Holds: no line is shown twice.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 
@@ -14,6 +15,8 @@ from edl.launch.jobs import JobFolder
 from edl.launch.logs import Tail
 
 __all__ = ["MODES", "Output"]
+
+log = logging.getLogger("edl.cli")
 
 MODES = ("one", "all", "none")
 KEPT_LINES = 500
@@ -63,10 +66,14 @@ class Output:
         found = []
         for worker in self._folder.workers():
             tail = self._tails.setdefault(worker, Tail(self._folder.log(worker)))
+            try:
+                lines = tail.lines(rest=rest)
+            except OSError as error:
+                # Showing a log is no reason to end the job.
+                log.warning("log of worker %s cannot be read: %s", worker, error)
+                continue
             # A progress bar overwrites its line: only its last state is worth a line here.
-            found += [
-                (worker, line.rstrip("\r").rpartition("\r")[2]) for line in tail.lines(rest=rest)
-            ]
+            found += [(worker, line.rstrip("\r").rpartition("\r")[2]) for line in lines]
         return found
 
     def _catch_up(self, worker: str) -> list[str]:

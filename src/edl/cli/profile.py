@@ -18,6 +18,7 @@ from edl.cli.signals import interruptible
 from edl.cli.table import told_failures
 from edl.client import Job, Profile, run
 from edl.errors import AdjustmentFailed, JobFailed, UsageError
+from edl.protocol.profiling import KNEE_EFFICIENCY
 from edl.types import workers_said
 
 __all__ = ["profile"]
@@ -129,6 +130,7 @@ def _print(found: Profile) -> None:
 def _print_best(found: Profile) -> None:
     if found.best is not None:
         print(f"best use of each worker: with {found.best} (*)")
+        print(f"most workers at {KNEE_EFFICIENCY * 100:.0f} % efficiency or more: {found.knee}")
         most = max(found.rows, key=lambda row: (row.throughput, -row.workers))
         print(f"most samples a second: with {most.workers}")
 

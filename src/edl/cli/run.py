@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from edl.cli.output import Output
-from edl.cli.table import event_line, live_view, notable, result_line, told_failures
+from edl.cli.table import brief_event_line, live_view, notable, result_line, told_failures
 from edl.errors import UsageError
 from edl.launch import detached
 from edl.launch.base import JobSpec
@@ -126,6 +126,8 @@ def store_url(option: str | None) -> str:
 def run(options: argparse.Namespace) -> int:
     if options.checkpoint == "":
         raise UsageError("--checkpoint is empty (an unset variable?); give a folder or a URL")
+    if options.checkpoint_every == "":
+        raise UsageError("--checkpoint-every is empty (an unset variable?); give 500 or 10m")
     spec = JobSpec(
         script=options.script,
         args=tuple(options.args),
@@ -136,12 +138,16 @@ def run(options: argparse.Namespace) -> int:
         slots=options.slots,
         gpus=options.gpus,
         oversubscribe=options.oversubscribe,
+        share_gpus=options.share_gpus,
         port=options.port,
         checkpoint=options.checkpoint or "",
+        checkpoint_every=options.checkpoint_every or "",
         resume=options.resume,
         max_restarts=options.max_restarts,
         keep=options.keep,
         stragglers=options.stragglers or "",
+        on_divergence=options.on_divergence or "",
+        digest_steps=options.digest_steps,
         grace_s=options.grace or 0.0,
         store=store_url(options.store),
         host=options.host,
@@ -153,7 +159,11 @@ def run(options: argparse.Namespace) -> int:
         print(detached.start(spec))
         return 0
     launcher = LocalLauncher(spec)
-    detached.log_to_folder(launcher.folder)
+    try:
+        detached.log_to_folder(launcher.folder)
+    except BaseException:
+        launcher.abandon()
+        raise
     detached.stop_on_signals(launcher)
     console = Console(highlight=False)
     workers = launcher.folder.info().workers
@@ -193,7 +203,7 @@ def _show_told(launcher: LocalLauncher, screen: Screen) -> None:
         if isinstance(told, str):
             screen.line(f"edl: {told}")
         elif notable(told):
-            screen.line(f"edl: {event_line(told)}")
+            screen.line(f"edl: {brief_event_line(told)}")
 
 
 def _show_end(job: str, result: Result) -> None:

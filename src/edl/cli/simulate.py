@@ -169,7 +169,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--models",
         metavar="FILE",
-        help="how fast models are, see docs/simulate.md (those built in)",
+        help="speeds of models, see docs/simulate.md (default: those built in)",
     )
     parser.add_argument(
         "--models-source",
@@ -192,20 +192,24 @@ def add_planning(parser: argparse.ArgumentParser) -> None:
         "--round-s",
         type=round_length,
         metavar="S",
-        help="plan only every S seconds (at every event)",
+        help="plan only every S seconds (default: at every event)",
     )
     parser.add_argument(
         "--knob",
         type=factor,
         metavar="X",
-        help="under Tiresias, who waited X times as long as it ran begins anew (0: nobody)",
+        help="under Tiresias, a job that waited X times as long as it ran returns to the first "
+        "queue (default: 0, never)",
     )
 
 
 def add_prices(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what an adjustment costs, in seconds")
     group.add_argument(
-        "--mechanism", choices=tuple(MECHANISMS), default="edl", help="prices of this one (edl)"
+        "--mechanism",
+        choices=tuple(MECHANISMS),
+        default="edl",
+        help="whose prices to use (default: edl)",
     )
     for name, does in PRICES.items():
         usual = ", ".join(f"{each} {getattr(MECHANISMS[each], name):g}" for each in MECHANISMS)
@@ -213,11 +217,11 @@ def add_prices(parser: argparse.ArgumentParser) -> None:
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is told")
-    group.add_argument("--json", action="store_true", help="for programs")
-    group.add_argument("--jobs-csv", metavar="FILE", help="write a row per job and policy too")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print JSON")
+    group.add_argument("--jobs-csv", metavar="FILE", help="also write a row per job and policy")
     group.add_argument(
-        "--report", metavar="DIR", help="write DIR/index.html too, a page with charts"
+        "--report", metavar="DIR", help="also write DIR/index.html, a page with charts"
     )
     group.add_argument(
         "--window",

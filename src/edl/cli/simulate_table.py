@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
@@ -15,7 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from edl.errors import UsageError
-from edl.simulator.comparison import COLUMNS, change, change_text, load_text
+from edl.simulator.comparison import (
+    COLUMNS,
+    change,
+    change_text,
+    load_text,
+    seconds_text,
+    time_text,
+)
 from edl.simulator.jobs import Trace
 from edl.simulator.outcome import Outcome
 from edl.simulator.setting import Setting
@@ -26,6 +34,7 @@ __all__ = [
     "as_fields",
     "check_jobs",
     "print_comparison",
+    "short_time",
     "trace_notes",
     "write_jobs",
 ]
@@ -72,7 +81,7 @@ def print_comparison(trace: Trace, outcomes: Sequence[Outcome], notes: Sequence[
         table
     )
     print(drawn.getvalue(), end="")
-    told = "JCT, from submission to completion, and waiting in seconds"
+    told = "JCT: job completion time, from submission to completion"
     print(f"{told}; change: of the mean, from {first.policy}" if len(outcomes) > 1 else told)
     for note in notes:
         print(f"note: {note}")
@@ -108,10 +117,21 @@ def _columns(summaries: Sequence[Summary]) -> Table:
 
 
 def _cells(summary: Summary, baseline: Summary, *, several: bool) -> list[str]:
-    cells = [column.text(column.value(summary)) for column in COLUMNS]
+    cells = [
+        # In seconds, times of days would be numbers that nobody can imagine; --json has them.
+        (short_time if column.text in (seconds_text, time_text) else column.text)(
+            column.value(summary)
+        )
+        for column in COLUMNS
+    ]
     if several:
         cells.insert(1, change_text(change(summary, baseline)))
     return cells
+
+
+def short_time(seconds: float) -> str:
+    """A time in its two largest units and few characters: 2h 11m, 6d 16h, 42.5s."""
+    return re.sub(r"(?<=\d) ([dhms])[a-z]*", r"\1", time_text(seconds))
 
 
 def _width_of(table: Table) -> int:
@@ -129,7 +149,22 @@ def trace_notes(trace: Trace, outcomes: Sequence[Outcome]) -> list[str]:
     rejected = max(outcome.rejected for outcome in outcomes)
     if rejected:
         notes.append(f"{rejected:,} jobs ask for more GPUs than there are, and were left out")
-    return [*notes, *trace.notes, *outcomes[0].notes]
+    return [*notes, *_equal_notes(outcomes), *trace.notes, *outcomes[0].notes]
+
+
+def _equal_notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Equal rows look like a mistake unless somebody says that they are none."""
+    alike: dict[tuple[tuple[float, float], ...], list[str]] = {}
+    for outcome in outcomes:
+        times = tuple((job.start_s, job.end_s) for job in outcome.jobs)
+        alike.setdefault(times, []).append(outcome.policy)
+    for policies in alike.values():
+        if len(policies) < 2:
+            continue
+        why = ""
+        if set(policies) == {"fifo", "static"}:
+            why = ": they differ in placement only"
+        yield f"{', '.join(policies[:-1])} and {policies[-1]} gave every job the same times{why}"
 
 
 def as_fields(trace: Trace, setting: Setting, outcomes: Sequence[Outcome]) -> dict[str, object]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -18,18 +19,27 @@ from edl.types import WorkerId, workers_said
 
 __all__ = [
     "adjustment_line",
+    "brief_event_line",
+    "duration_text",
     "event_line",
     "jobs_table",
     "lasting_fields",
     "lasting_line",
     "live_view",
+    "loss_lines",
     "notable",
     "result_line",
+    "slot_name",
+    "slots_text",
     "status_fields",
     "status_view",
+    "store_line",
     "told_failures",
     "transient_line",
 ]
+
+# How many lost workers `edl status` lists.
+LOSSES_SHOWN = 5
 
 NOTABLE = {
     "job.started",
@@ -44,8 +54,12 @@ NOTABLE = {
     "job.restarting",
     "job.resumed",
     "job.short",
-    "process.ended",
+    "job.waiting",
+    "job.answered",
+    "replicas.diverged",
+    "replicas.resynced",
     "checkpoint.failed",
+    "checkpoint.passed_over",
     "straggler.found",
     "straggler.gone",
     "straggler.kept",
@@ -58,7 +72,12 @@ NOTABLE = {
     "transient.over",
     "transient.vain",
     "transient.waits",
+    "worker.responsive",
+    "worker.unresponsive",
 }
+
+# Fields of `adjust.complete` that are shown where the job runs.
+ADJUSTMENT = {"kind", "joined", "left", "workers", "total_s", "stop_s"}
 
 
 def status_fields(job: str, status: Status) -> dict[str, object]:
@@ -90,6 +109,8 @@ def status_fields(job: str, status: Status) -> dict[str, object]:
                 "compute_s": worker.compute_s,
                 "slowness": worker.slowness,
                 "straggler": worker.straggler,
+                "silent_s": worker.silent_s,
+                "process_runs": worker.process_runs,
             }
             for worker in status.workers
         ],
@@ -119,6 +140,7 @@ def lasting_fields(restarts: int, noted: Noted | None) -> dict[str, object]:
             "error": noted.error,
             "failed_step": noted.failed_step if noted.error else None,
             "resumed_from": noted.resumed,
+            "passed_over": [{"path": path, "why": why} for path, why in noted.passed_over_why],
         }
     return {"restarts": restarts, "checkpoint": checkpoint}
 
@@ -127,10 +149,11 @@ def lasting_line(restarts: int, noted: Noted | None) -> str:
     """The same for the eye; empty where there is nothing to tell."""
     parts: list[str] = []
     if noted is not None and noted.step is not None:
-        age = _duration(max(0.0, time.time() - noted.saved_at))
+        age = duration_text(max(0.0, time.time() - noted.saved_at))
         parts.append(f"checkpoint of step {noted.step}, {age} old")
     if noted is not None and noted.resumed is not None:
         parts.append(f"resumed from step {noted.resumed}")
+        parts += [f"passed over {path}: {why}" for path, why in noted.passed_over_why]
     if restarts:
         parts.append(f"{restarts} restart{'s' if restarts > 1 else ''}")
     if noted is not None and noted.error:
@@ -138,18 +161,27 @@ def lasting_line(restarts: int, noted: Noted | None) -> str:
     return "; ".join(parts)
 
 
+def store_line(url: str, silent_s: float, state: str) -> str:
+    """What a store that is away means for a job in this state."""
+    means = (
+        "training continues; membership cannot change until it is back"
+        if state == "training"
+        else "the job cannot elect a leader or change its workers until it is back"
+    )
+    return f"store {url} has not answered for {silent_s:.0f} s; {means}"
+
+
 def transient_line(lent: Mapping[WorkerId, float]) -> str:
     """Who leaves again by itself, the next one first."""
     each = sorted(lent.items(), key=lambda item: item[1])
     return "; ".join(
-        f"{worker} is gone in {_duration(left)}" if left else f"{worker} is late to leave"
+        f"{worker} is gone in {duration_text(left)}" if left else f"{worker} is late to leave"
         for worker, left in each
     )
 
 
 def headline(job: str, status: Status) -> Text:
-    epochs = f"/{status.epochs}" if status.epochs else ""
-    parts = [f"step {status.step}", f"epoch {status.epoch}{epochs}"]
+    parts = [f"step {status.step}", epoch_text(status)]
     if status.throughput:
         parts.append(f"{status.throughput:,.0f} samples/s")
     if status.step_s:
@@ -163,6 +195,14 @@ def headline(job: str, status: Status) -> Text:
     return line
 
 
+def epoch_text(status: Status) -> str:
+    """The epoch as people count, from 1; JSON and scripts (`edl.epoch()`) count from 0."""
+    if not status.epochs:
+        return f"epoch {status.epoch + 1}"
+    # After the last epoch the ledger already stands at the one that would follow.
+    return f"epoch {min(status.epoch + 1, status.epochs)}/{status.epochs}"
+
+
 def workers_table(status: Status) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     for name in ("worker", "rank", "slot", "pid", "state", "samples/step", "compute"):
@@ -174,15 +214,20 @@ def workers_table(status: Status) -> Table:
             str(worker.rank) if worker.rank >= 0 else "-",
             worker.slot,
             str(worker.pid),
-            _slow_state(worker) if worker.straggler else worker.state,
+            _worker_state(worker),
             str(worker.samples),
             f"{worker.compute_s * 1000:.1f} ms",
         )
     return table
 
 
-def _slow_state(worker: WorkerStatus) -> Text:
-    return Text(f"{worker.state}, {worker.slowness:.2f}x the median", style="yellow")
+def _worker_state(worker: WorkerStatus) -> Text | str:
+    if worker.silent_s:
+        runs = " (process runs)" if worker.process_runs else ""
+        return Text(f"no heartbeat for {worker.silent_s:.0f} s{runs}", style="yellow")
+    if not worker.straggler:
+        return worker.state
+    return Text(f"{worker.state}, {worker.slowness:.2f}x the median per sample", style="yellow")
 
 
 def status_view(job: str, status: Status) -> RenderableType:
@@ -219,7 +264,7 @@ def live_view(job: str, status: Status | None, *, starting: int, seconds: float)
 
 def jobs_table(rows: Iterable[dict[str, object]]) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    for name in ("job", "state", "workers", "step", "age", "pid", "script"):
+    for name in ("job", "state", "workers", "slots", "step", "age", "pid", "script"):
         table.add_column(name, no_wrap=name != "script")
     for row in rows:
         age_s = time.time() - float(str(row["created"]))
@@ -227,12 +272,43 @@ def jobs_table(rows: Iterable[dict[str, object]]) -> Table:
             str(row["job"]),
             Text(str(row["state"]), style=_colour(str(row["state"]))),
             str(row["workers"]),
+            slots_text(row["slots"]),
             str(row["step"]),
-            _duration(age_s),
+            duration_text(age_s),
             str(row["pid"]),
             str(row["script"]),
         )
     return table
+
+
+def slot_name(lock: str) -> str:
+    """A slot by the name of its lock: `localhost:3` for cpu-3; a GPU goes by its lock's name."""
+    kind, _, index = lock.rpartition("-")
+    return f"localhost:{index}" if kind == "cpu" and index.isdecimal() else lock
+
+
+def slots_text(slots: object) -> str:
+    """Slots in few characters: `localhost:0-3,7`; `-` for none."""
+    by_host: dict[str, list[int]] = {}
+    others: list[str] = []
+    for slot in slots if isinstance(slots, list) else []:
+        host, _, index = str(slot).rpartition(":")
+        if host and index.isdecimal():
+            by_host.setdefault(host, []).append(int(index))
+        else:
+            others.append(str(slot))
+    texts = [f"{host}:{_ranges(sorted(set(found)))}" for host, found in sorted(by_host.items())]
+    return " ".join([*texts, *others]) or "-"
+
+
+def _ranges(numbers: list[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def adjustment_line(record: AdjustmentRecord) -> str:
@@ -265,8 +341,16 @@ def event_line(event: Event | Happened) -> str:
     return f"{clock}{event.what} gen={event.generation} step={event.step}{request} {fields}".strip()
 
 
+def brief_event_line(event: Happened) -> str:
+    """One event in one line of the terminal where a job runs; `edl events` has every field."""
+    if event.what == "adjust.complete":
+        brief = {name: value for name, value in event.fields.items() if name in ADJUSTMENT}
+        event = replace(event, fields=brief)
+    return event_line(event)
+
+
 def result_line(job: str, result: Result) -> str:
-    line = f"job {job} {result.state}: {result.steps} steps in {_duration(result.seconds)}"
+    line = f"job {job} {result.state}: {result.steps} steps in {duration_text(result.seconds)}"
     if result.adjustments:
         many = len(result.adjustments)
         line += f", {many} adjustment{'s' if many > 1 else ''}"
@@ -283,14 +367,28 @@ def told_failures(result: Result) -> tuple[Failure, ...]:
     return failures[: 2 if both else 1]
 
 
+def loss_lines(failures: Sequence[Failure]) -> Iterator[str]:
+    """The workers that a job has lost and goes on without, the latest ones."""
+    if len(failures) > LOSSES_SHOWN:
+        yield f"{len(failures) - LOSSES_SHOWN} earlier losses: `edl events` has them all"
+    for failure in failures[-LOSSES_SHOWN:]:
+        step = "" if failure.step is None else f" at step {failure.step}"
+        why = failure.error or failure.reason
+        yield f"lost worker {failure.worker}{step}: {why}; log: {failure.log}"
+
+
 def _colour(state: str) -> str:
     good, bad = {"training", "finished", "running"}, {"failed", "killed"}
     return "green" if state in good else "red" if state in bad else "yellow"
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
+    """A time in its two largest units."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     if seconds < 3600:
         return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    if seconds < 86_400:
+        return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    hours = seconds % 86_400 // 3600
+    return f"{seconds // 86_400:.0f} d" + (f" {hours:.0f} h" if hours else "")

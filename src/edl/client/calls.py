@@ -24,11 +24,15 @@ def run(
     slots: int = 0,
     gpus: str | None = None,
     oversubscribe: bool = False,
+    share_gpus: bool = False,
     checkpoint: str = "",
+    checkpoint_every: int | str | None = None,
     resume: bool = False,
     max_restarts: int | None = None,
     keep: int = 0,
     stragglers: str = "",
+    on_divergence: str = "",
+    digest_steps: int | None = None,
     grace_s: float = 0.0,
     store: str = "",
     host: str = "127.0.0.1",
@@ -38,10 +42,9 @@ def run(
     env: dict[str, str] | None = None,
     timeout_s: float = 60.0,
 ) -> Job:
-    """Start a job that lives on in a process of its own; returns when it has a leader.
+    """Start a job in a process of its own; return when it has a leader. JobFailed if it ends first.
 
-    >>> job = run("train.py", "--lr", "0.1", workers=4)          # doctest: +SKIP
-    JobFailed, with the first failing worker's traceback, if it ended before that.
+    `checkpoint_every`: steps (500), a time ("10m"), or both ("500,10m").
     """
     spec = JobSpec(
         script=script,
@@ -53,11 +56,15 @@ def run(
         slots=slots,
         gpus=gpus,
         oversubscribe=oversubscribe,
+        share_gpus=share_gpus,
         checkpoint=checkpoint,
+        checkpoint_every="" if checkpoint_every is None else str(checkpoint_every),
         resume=resume,
         max_restarts=max_restarts,
         keep=keep,
         stragglers=stragglers,
+        on_divergence=on_divergence,
+        digest_steps=digest_steps,
         grace_s=grace_s,
         store=store,
         host=host,
@@ -66,6 +73,10 @@ def run(
         preload=tuple(preload),
         env=env or {},
     )
+    return _start(spec, timeout_s)
+
+
+def _start(spec: JobSpec, timeout_s: float) -> Job:
     job = Job(detached.start(spec), timeout_s=timeout_s)
     try:
         job.await_leader()

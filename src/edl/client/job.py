@@ -21,8 +21,8 @@ from edl.errors import (
 from edl.launch import profiling
 from edl.launch.access import Access
 from edl.launch.adjusting import Adjuster
-from edl.launch.jobs import JobFolder, Result, find_job
-from edl.launch.messages import EndJob
+from edl.launch.jobs import Failure, JobFolder, Result, find_job
+from edl.launch.messages import EndJob, LauncherStatus
 from edl.launch.seen import Seen, bare_status, last_status
 from edl.launch.slots import listed, parse_slots
 from edl.launch.told import Event, audited, events_of, lines_of
@@ -31,6 +31,7 @@ from edl.protocol import messages as m
 from edl.protocol.profiling import Profile
 from edl.runtime.auditing import Audit
 from edl.runtime.standing import Noted, read_noted
+from edl.store.url import without_password
 from edl.types import Address, Gpu, WorkerId
 
 __all__ = ["Job", "Slots"]
@@ -39,6 +40,8 @@ __all__ = ["Job", "Slots"]
 ANSWER_S = 5.0
 ASK_AGAIN_S = 1.0  # of a leader that may have frozen since
 PAUSE_S = 0.1
+# The launcher asks the store every second; one that is slow now and then is not away.
+STORE_AWAY_S = 3.0
 
 Progress = Callable[[str], None]
 Slots = int | str | Sequence[str | Gpu]
@@ -58,16 +61,18 @@ class Job:
         self._folder: JobFolder | None = None
         if store is None or "EDL_SECRET_FILE" not in os.environ:
             folder = self._folder = find_job(handle)
+            self._store = store or folder.store()
             known = folder.info().launcher
             self._access = Access(
                 job=handle,
-                store=store or folder.store(),
+                store=self._store,
                 secret=folder.secret(),
                 launcher=Address.parse(known) if known else None,
                 run=folder.run,
             )
         else:
             secret = _secret_from(Path(os.environ["EDL_SECRET_FILE"]))
+            self._store = store
             self._access = Access(job=handle, store=store, secret=secret)
 
     def __repr__(self) -> str:
@@ -80,6 +85,11 @@ class Job:
         """Where the job's files are: logs/, events.jsonl, result.json."""
         return self._files().path
 
+    @property
+    def store(self) -> str:
+        """The URL of the job's store, without a password."""
+        return without_password(self._store)
+
     def running(self) -> bool:
         return self._folder is None or self._folder.running()
 
@@ -88,17 +98,21 @@ class Job:
         return self._folder.result() if self._folder else None
 
     def status(self) -> m.Status:
-        """The leader's view of the job now; of an ended job what is left to tell."""
+        """The leader's view of the job now; of an ended job what is left to tell.
+
+        A job with a store of others is asked through its launcher, so that the answer does not
+        wait for a store that is away: see `store_silence`.
+        """
         deadline = time.monotonic() + min(self.timeout_s, ANSWER_S)
         while True:
             what = "no status"
             if not self.running():
                 return last_status(self._files(), self.result())
             try:
-                leader = self._access.leader()
-                if leader is None:
+                address = self._leader_address()
+                if address is None:
                     return self._leaderless()
-                with self._access.connect(leader.address) as channel:
+                with self._access.connect(address, ASK_AGAIN_S) as channel:
                     channel.send(m.AskStatus(request_id=_new_id()))
                     answer = channel.receive(min(ASK_AGAIN_S, self.timeout_s))
                 if isinstance(answer, m.Status):
@@ -106,12 +120,42 @@ class Job:
             except WrongSecret:
                 raise
             except PeerError:
+                if self._waits_for_store():
+                    return self._leaderless()
                 if time.monotonic() > deadline and self.running():
                     raise
             except TimedOut:
+                if self._waits_for_store():
+                    return self._leaderless()
                 # It may be frozen, and another one leads by now.
                 what = "no answer from the leader"
             self._pause(deadline, what)
+
+    def store_silence(self) -> float | None:
+        """Seconds for which the job's store has not answered its launcher; None while it does.
+
+        Training continues meanwhile, but nobody joins or leaves, and lost workers are not replaced.
+        """
+        known = self._from_launcher()
+        if known is None or known.store_silent_s < STORE_AWAY_S:
+            return None
+        return known.store_silent_s
+
+    def _from_launcher(self) -> LauncherStatus | None:
+        return self._access.launcher_status() if self._access.outside and self.running() else None
+
+    def _leader_address(self) -> Address | None:
+        known = self._from_launcher()
+        if known is not None and known.leader is not None:
+            return known.leader
+        if known is not None and known.store_silent_s >= STORE_AWAY_S:
+            return None
+        leader = self._access.leader()
+        return None if leader is None else leader.address
+
+    def _waits_for_store(self) -> bool:
+        """The leader does not answer, and without the store nobody can take its place."""
+        return self.store_silence() is not None
 
     def _leaderless(self) -> m.Status:
         """Nobody leads yet, or, once it has trained, nobody leads at the moment."""
@@ -124,6 +168,17 @@ class Job:
     def restarts(self) -> int:
         """How often the job began again because no worker was left."""
         return Seen.read(self._folder).restarts if self._folder else 0
+
+    def waiting(self) -> str:
+        """Which members on other machines the launcher waits for, if none of them answers."""
+        return Seen.read(self._folder).waiting if self._folder and self.running() else ""
+
+    def failures(self) -> tuple[Failure, ...]:
+        """The workers that the job has lost so far, or that it ended with."""
+        if self._folder is None:
+            return ()
+        result = None if self.running() else self._folder.result()
+        return self._folder.lost() if result is None else result.failures
 
     def transients(self) -> dict[WorkerId, float]:
         """Workers that were added for a time, and how many seconds of it are left."""

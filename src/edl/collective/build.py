@@ -9,22 +9,20 @@ from edl.collective.solo import SoloGroup
 from edl.errors import UsageError
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
-from edl.runtime.framework import Group
+from edl.runtime.framework import BuildOptions, Group
 from edl.types import WorkerId
 
 __all__ = ["build_group", "load_collectives"]
 
 
-def build_group(
-    generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
-) -> Group:
+def build_group(generation: Generation, me: WorkerId, board: Board, options: BuildOptions) -> Group:
     """As `gloo.build_group`, but a group of one needs nothing."""
     if len(generation.workers()) == 1:
         return SoloGroup()
     load_collectives()
     from edl.collective import gloo
 
-    return gloo.build_group(generation, me, board, bind, timeout_s)
+    return gloo.build_group(generation, me, board, options)
 
 
 def load_collectives() -> None:

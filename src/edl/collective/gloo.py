@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -22,14 +23,17 @@ import torch.distributed
 
 from edl.collective.errands import Errand, Errands
 from edl.collective.lane import LARGE, SLOT, Lane, open_lane
+from edl.collective.proofs import ProcessGroup, prove
+from edl.collective.rank_value import own_key, split
 from edl.collective.relay import Relay
-from edl.collective.sockets import break_connections, ports_in
+from edl.collective.sockets import Endpoint, break_connections, connections, endpoint_in
 from edl.collective.solo import Alone, SoloGroup
-from edl.collective.work import Fate, Move, Rows, Work
-from edl.errors import GroupBroken, UsageError
+from edl.collective.work import Fate, Move, Rows, Work, reason_of
+from edl.errors import BuildFailed, GroupBroken, UsageError
+from edl.failpoints import hit
 from edl.protocol.topology import Generation
-from edl.runtime.board import Board
-from edl.runtime.framework import Group
+from edl.runtime.board import Board, Entry
+from edl.runtime.framework import BuildOptions, Group
 from edl.types import WorkerId
 
 __all__ = ["GlooGroup", "build_group", "check_torch"]
@@ -74,31 +78,55 @@ def check_torch() -> None:
 
 
 class _BoardStore(dist.Store):  # type: ignore[misc]
-    """torch's rendezvous, pinned to our notice board."""
+    """torch's rendezvous, pinned to our notice board.
 
-    def __init__(self, board: Board, timeout_s: float, hosts: set[str]) -> None:
+    The value that each rank of a group publishes once is collected by the leader; any other key
+    is relayed by itself.
+    """
+
+    def __init__(self, board: Board, timeout_s: float) -> None:
         super().__init__()
         self._board = board
+        self._own: dict[str, tuple[str, int, int]] = {}  # by key: group, rank and size
         self._timeout_s = timeout_s
-        self._hosts = hosts
-        self.ports: set[int] = set()  # where members listen: how their connections are known
+        # Where members listen, by group and rank: how their connections are recognised.
+        self.listeners: dict[tuple[str, int], Endpoint] = {}
+
+    def enter(self, group: str, rank: int, size: int) -> None:
+        """This worker is about to build its end of a group."""
+        self._own[own_key(group, rank)] = (group, rank, size)
 
     def set(self, key: str, value: Any) -> None:
         pinned = bytes(value)
-        self._note(pinned)
-        self._board.pin(key, pinned)
+        self._note(key, pinned)
+        if key not in self._own:
+            self._board.pin(key, pinned)
+            return
+        # Popped: were it set again, that would be news to the others and no part of a table.
+        group, rank, size = self._own.pop(key)
+        common, parts = split(pinned, size)
+        self._board.pin_entry(
+            Entry(group=group, rank=rank, size=size, key=key, common=common, parts=parts)
+        )
 
     def get(self, key: str) -> bytes:
+        self.wait([key])
         value = self._board.read(key, self._timeout_s)
-        self._note(value)
+        self._note(key, value)
         return value
 
-    def _note(self, value: bytes) -> None:
-        for host in self._hosts:
-            self.ports |= ports_in(value, host)
+    def _note(self, key: str, value: bytes) -> None:
+        self.listeners[_group_and_rank(key)] = endpoint_in(value)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        hit("group.listening")
         self._board.wait(keys, timeout.total_seconds() if timeout else self._timeout_s)
+
+
+def _group_and_rank(key: str) -> tuple[str, int]:
+    """Gloo's keys are NAME/CONTEXT/RANK; a generation has one context a name."""
+    group, _, rank = key.split("/")
+    return group, int(rank)
 
 
 class GlooGroup:
@@ -115,7 +143,7 @@ class GlooGroup:
         *,
         after: _After | None,
         together: bool,
-        ports: set[int],
+        endpoints: frozenset[Endpoint],
     ) -> None:
         self.rank = rank
         self.size = size
@@ -130,7 +158,7 @@ class GlooGroup:
         # Whether the state's source and all who receive it are on one machine.
         self._together = together
         self._lane: Lane | None = None
-        self._ports = ports
+        self._endpoints = endpoints  # where its members listen
         self._fate = Fate()
         self._errands = Errands("edl-state")
 
@@ -228,7 +256,7 @@ class GlooGroup:
         try:
             return launch()
         except RuntimeError as error:
-            raise GroupBroken(f"a collective failed: {error}") from error
+            raise GroupBroken(f"a collective failed: {reason_of(error)}") from error
 
     def broadcast_state(self, tensor: torch.Tensor) -> Work | _Moved:
         if self._state is None:
@@ -251,7 +279,7 @@ class GlooGroup:
 
     def break_(self, why: str) -> None:
         self._fate.broken = self._fate.broken or why
-        break_connections(self._ports)
+        break_connections(self._endpoints)
 
     def beside(self, work: Callable[[], _Result]) -> Errand[_Result]:
         return self._errands.give(work)
@@ -338,41 +366,29 @@ def _from(root: int) -> Any:
     return options
 
 
-def build_group(
-    generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
-) -> Group:
-    """Build this member's end of a generation; blocks until all members have, or it fails."""
+def build_group(generation: Generation, me: WorkerId, board: Board, options: BuildOptions) -> Group:
+    """Build this member's end of a generation; returns once every peer has proved the secret.
+
+    Raises BuildFailed, which names the peers that could not be reached, as far as they are known.
+    """
     workers = generation.workers()
     if len(workers) == 1:
         return SoloGroup()
-    rank = generation.rank(me)
-    store = _BoardStore(board, timeout_s, {bind, *(m.address.host for m in generation.members)})
-
-    def gloo(name: str, order: list[WorkerId]) -> Any:
-        options = ProcessGroupGloo._Options()
-        # An explicit address, never one found by resolving the host's name.
-        options._devices = [ProcessGroupGloo.create_device(hostname=bind)]
-        options._timeout = timedelta(seconds=timeout_s)
-        group = ProcessGroupGloo(
-            dist.PrefixStore(name, store), order.index(me), len(order), options
-        )
-        group._set_default_timeout(_FOREVER)
-        return group
-
+    making = _Making(generation, me, board, options)
     family = [generation.source, *generation.newcomers]
+    elders = generation.elders()
     try:
-        control = gloo("control", list(workers))
-        data = gloo("data", list(workers))
-        state = gloo("state", family) if generation.newcomers and me in family else None
-        elders = generation.elders()
+        control, data = making.gloo("control", workers), making.gloo("data", workers)
+        state = making.gloo("state", family) if generation.newcomers and me in family else None
         reduce_apart = len(elders) > 1 and me in elders
-        apart = gloo("elders", list(elders)) if reduce_apart else None
-        after = _built_after(generation, me, gloo) if generation.leaving else None
-    except RuntimeError as error:
-        raise GroupBroken(str(error)) from error
+        apart = making.gloo("elders", elders) if reduce_apart else None
+        after = _built_after(generation, me, making.gloo) if generation.leaving else None
+        making.check()
+    except (RuntimeError, GroupBroken) as error:
+        raise making.failure(error) from error
     hosts = {generation.member(worker).host for worker in family}
     group = GlooGroup(
-        rank,
+        generation.rank(me),
         len(workers),
         control,
         data,
@@ -380,7 +396,7 @@ def build_group(
         apart,
         after=after,
         together=len(hosts) == 1,
-        ports=store.ports,
+        endpoints=making.endpoints(),
     )
     if elders:
         source = generation.source
@@ -390,8 +406,79 @@ def build_group(
     return group
 
 
+class _Making:
+    """The process groups of one generation while they are made."""
+
+    def __init__(
+        self, generation: Generation, me: WorkerId, board: Board, options: BuildOptions
+    ) -> None:
+        self._generation = generation
+        self._me = me
+        self._board = board
+        self._options = options
+        self._store = _BoardStore(board, options.timeout_s)
+        self._orders: dict[str, Sequence[WorkerId]] = {}  # of every group that was begun
+        self._made: list[ProcessGroup] = []
+
+    def gloo(self, name: str, order: Sequence[WorkerId]) -> Any:
+        """Connect one process group. The peers have proved nothing yet."""
+        self._orders[name] = order
+        options = ProcessGroupGloo._Options()
+        # An explicit address, never one found by resolving the host's name; and connected now,
+        # not at its first use: what is not connected cannot be checked.
+        device = ProcessGroupGloo.create_device(hostname=self._options.bind, lazy_init=False)
+        options._devices = [device]
+        options._timeout = timedelta(seconds=self._options.timeout_s)
+        self._store.enter(name, order.index(self._me), len(order))
+        group = ProcessGroupGloo(
+            dist.PrefixStore(name, self._store), order.index(self._me), len(order), options
+        )
+        group._set_default_timeout(_FOREVER)
+        self._made.append(ProcessGroup(name, group, order))
+        return group
+
+    def check(self) -> None:
+        """Every connection can be found again, and has a member of the job at its other end."""
+        sizes = {made.name: len(made.workers) for made in self._made}
+        _check_connections(sizes, self._store.listeners)
+        prove(
+            self._made,
+            self._generation,
+            self._me,
+            secret=self._options.secret,
+            timeout_s=self._options.proof_timeout_s,
+        )
+
+    def endpoints(self) -> frozenset[Endpoint]:
+        return frozenset(self._store.listeners.values())
+
+    def failure(self, error: RuntimeError | GroupBroken) -> BuildFailed:
+        """Give up what was made, and name the peers that were not reached."""
+        # Peers that wait here for a proof or a connection need not wait any longer.
+        break_connections(self.endpoints())
+        self._made.clear()
+        if isinstance(error, BuildFailed):
+            return error
+        unreached = () if self._board.cancelled() else self._unreached(str(error))
+        return BuildFailed(f"the group was not built: {reason_of(error)}", unreached=unreached)
+
+    def _unreached(self, text: str) -> tuple[WorkerId, ...]:
+        """Members whose address is in Gloo's message.
+
+        A member whose address never came is not among them: addresses come by way of the leader,
+        and it may be the one that waits for a third.
+        """
+        named = {
+            key
+            for key, (host, port) in self._store.listeners.items()
+            if re.search(rf"{re.escape(host)}\]?:{port}\b", text)
+        }
+        found = dict.fromkeys(self._orders[group][rank] for group, rank in sorted(named))
+        return tuple(worker for worker in found if worker != self._me)
+
+
 def _built_after(
-    generation: Generation, me: WorkerId, gloo: Callable[[str, list[WorkerId]], Any]
+    generation: Generation, me: WorkerId, gloo: Callable[[str, Sequence[WorkerId]], Any]
 ) -> _After | None:
     workers = list(generation.settled().workers())
     if me not in workers:
@@ -400,3 +487,22 @@ def _built_after(
         return _After(0, 1, None, None)
     control, data = gloo("after-control", workers), gloo("after-data", workers)
     return _After(workers.index(me), len(workers), control, data)
+
+
+def _check_connections(
+    sizes: Mapping[str, int], listeners: Mapping[tuple[str, int], Endpoint]
+) -> None:
+    """Every group must have a connection to each peer that `break_` would find.
+
+    Otherwise a thread that waits for a dead peer could not be woken, and the job would hang.
+    """
+    found = connections()
+    for name, size in sizes.items():
+        known = {where for (group, _), where in listeners.items() if group == name}
+        count = sum(1 for ends in found if not known.isdisjoint(ends))
+        if len(known) != size or count < size - 1:
+            raise BuildFailed(
+                f"{count} connections of group {name!r} were found by the addresses of {len(known)}"
+                f" listeners, expected {size - 1} by {size}: this torch ({torch.__version__}) "
+                "connects Gloo groups in a way that EDL does not know; install torch>=2.13,<2.14"
+            )

@@ -1,53 +1,96 @@
-"""Breaks the connections of one group, so that whoever waits in it wakes.
+"""The connections of one group: found, counted, and broken so that a thread that waits wakes.
 
-Gloo has no call for that: a thread blocked in a collective waits for the group's own timeout, and
-only ring neighbours notice a death. Shutting the group's connected sockets wakes it at once. Owns:
-how a group's sockets are told from all others of the process: by the ports its members listen on,
-which are in what they pin to the rendezvous. Holds: listening sockets are left alone, for Gloo ends
-the process when one fails.
+Gloo has no call to interrupt a collective: a blocked thread waits for the group's own timeout, and
+only ring neighbours notice a death. Shutting down the group's connected sockets wakes it at once.
+A group's sockets are told from all others of the process by the address and port of its members'
+listeners, which are in the values that Gloo publishes at the rendezvous. An address is needed, not
+a port alone: other hosts use the same port numbers for connections of their own. Holds: listening
+sockets are left alone, because Gloo ends the process when one fails.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import struct
+from collections.abc import Iterator, Set
 
-__all__ = ["break_connections", "ports_in"]
+from edl.errors import BuildFailed
+
+__all__ = ["Endpoint", "break_connections", "connections", "endpoint_in"]
+
+# An IP address as the kernel prints it, without a scope, and a port.
+Endpoint = tuple[str, int]
+
+LENGTH = struct.Struct("=Q")
+# Gloo's address: a sockaddr_storage, and the number of a pair.
+ADDRESS_BYTES = 128 + 8
 
 
-def ports_in(value: bytes, bind: str) -> set[int]:
-    """The ports of this address in a rendezvous value."""
-    six = ":" in bind
-    family = socket.AF_INET6 if six else socket.AF_INET
+def endpoint_in(value: bytes) -> Endpoint:
+    """Where the member that published this rendezvous value listens.
+
+    The value is the length of a host name, the name, the length of an address, the address, and
+    one number for each pair. BuildFailed if it is not: the group could never be broken.
+    """
     try:
-        address = socket.inet_pton(family, bind)
-    except OSError:
-        return set()  # a name; rendezvous values hold numbers, and members are known by these
-    between = rb".{4}" if six else b""
-    pattern = struct.pack("=H", family) + rb"(..)" + between + re.escape(address)
-    found = re.finditer(pattern, value, re.DOTALL)
-    return {struct.unpack(">H", match.group(1))[0] for match in found}
+        (name,) = LENGTH.unpack_from(value)
+        (size,) = LENGTH.unpack_from(value, LENGTH.size + name)
+        start = 2 * LENGTH.size + name
+        if size != ADDRESS_BYTES or len(value) < start + size:
+            raise ValueError(f"an address of {size} bytes, expected {ADDRESS_BYTES}")
+        family, port = struct.unpack("=H", value[start : start + 2])[0], value[start + 2 :][:2]
+        if family == socket.AF_INET:
+            host = socket.inet_ntop(family, value[start + 4 : start + 8])
+        elif family == socket.AF_INET6:
+            host = socket.inet_ntop(family, value[start + 8 : start + 24])
+        else:
+            raise ValueError(f"an address of family {family}, expected IPv4 or IPv6")
+    except (ValueError, struct.error, OverflowError) as error:
+        raise BuildFailed(
+            "this torch publishes Gloo addresses in a layout that EDL does not know "
+            f"({error}; {len(value)} bytes); install torch>=2.13,<2.14"
+        ) from error
+    return host, struct.unpack(">H", port)[0]
 
 
-def break_connections(ports: set[int]) -> int:
-    """Shut every connected socket of this process that has one of these ports at either end."""
+def connections() -> list[tuple[Endpoint, Endpoint]]:
+    """This end and the other end of every TCP connection of this process."""
+    return [ends for _, ends in _connected()]
+
+
+def break_connections(endpoints: Set[Endpoint]) -> int:
+    """Shut down every connection of this process that has one of these at either end."""
     broken = 0
+    for sock, ends in _connected():
+        if not endpoints.isdisjoint(ends):
+            with contextlib.suppress(OSError):  # the other side was faster
+                sock.shutdown(socket.SHUT_RDWR)
+                broken += 1
+    return broken
+
+
+def _connected() -> Iterator[tuple[socket.socket, tuple[Endpoint, Endpoint]]]:
+    """Copies of the process's connected sockets, valid until the next one is taken."""
     for name in os.listdir("/proc/self/fd"):
         sock = _copy_of(int(name))
         if sock is None:
             continue
-        with contextlib.closing(sock), contextlib.suppress(OSError):
-            if sock.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                continue
-            if {sock.getsockname()[1], sock.getpeername()[1]} & ports:
-                sock.shutdown(socket.SHUT_RDWR)
-                broken += 1
-    return broken
+        with contextlib.closing(sock):
+            try:
+                if sock.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    continue
+                ends = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
+            except OSError:
+                continue  # not connected, or not any more
+            yield sock, ends
+
+
+def _endpoint(name: tuple[str, int] | tuple[str, int, int, int]) -> Endpoint:
+    return name[0].partition("%")[0], name[1]
 
 
 def _copy_of(descriptor: int) -> socket.socket | None:

@@ -6,16 +6,30 @@ in a broken group for ever.
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import timedelta
 from typing import Any
 
 from edl.errors import GroupBroken
 
-__all__ = ["Fate", "Move", "Rows", "Work"]
+__all__ = ["Fate", "Move", "Rows", "Work", "reason_of"]
 
 # How long a wait lasts before it looks up.
 GLANCE = timedelta(seconds=0.2)
+
+
+# Where in Gloo's source an error was raised, as it puts before its text.
+_PLACE = re.compile(r"\[[^\[\]]*\.(?:cc|cpp|h):\d+\]:?\s*")
+_REASON_CHARS = 100
+
+
+def reason_of(error: Exception) -> str:
+    """What Gloo says, for events and logs: its first sentence, in plain characters."""
+    text = _PLACE.sub("", str(error)).strip()
+    sentence = re.split(r"\.\s|\n|!", text, maxsplit=1)[0]
+    plain = "".join(each for each in sentence if " " <= each <= "~").strip()
+    return plain[:_REASON_CHARS] or "no reason given"
 
 
 class Fate:
@@ -64,7 +78,7 @@ class Work:
         try:
             self._work.wait()
         except RuntimeError as error:
-            raise GroupBroken(f"a collective failed: {error}") from seen
+            raise GroupBroken(f"a collective failed: {reason_of(error)}") from seen
 
 
 class Move(Work):
@@ -89,7 +103,9 @@ class Move(Work):
         if not self._done.wait(GLANCE.total_seconds()):
             return False
         if self._errors:
-            raise GroupBroken(f"a collective failed: {self._errors[0]}") from self._errors[0]
+            raise GroupBroken(
+                f"a collective failed: {reason_of(self._errors[0])}"
+            ) from self._errors[0]
         return True
 
 

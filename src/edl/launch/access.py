@@ -10,9 +10,9 @@ import itertools
 import os
 from collections.abc import Callable
 
-from edl.errors import PeerError, StoreError
+from edl.errors import PeerError, StoreError, TimedOut, WrongSecret
 from edl.launch.keys import CURRENT_KEY, read_current
-from edl.launch.messages import port_codec
+from edl.launch.messages import AskLauncher, LauncherStatus, port_codec
 from edl.protocol.election import LEADER_KEY, Known, read_leader
 from edl.store.base import EMBEDDED_SCHEME, Versioned, open_store
 from edl.store.service import StoreAnswer, StoreGet
@@ -24,6 +24,7 @@ from edl.wire.tls import Tls
 __all__ = ["Access"]
 
 CONNECT_S = 5.0
+LAUNCHER_S = 0.5  # for what the launcher answers from memory
 
 
 class Access:
@@ -59,13 +60,13 @@ class Access:
     def launcher(self) -> Channel:
         return self.connect(self._address or self._current()[1])
 
-    def connect(self, address: Address) -> Channel:
+    def connect(self, address: Address, timeout_s: float = CONNECT_S) -> Channel:
         return Channel(
             address,
             job=self._job,
             secret=self._secret,
             codec=self._codec,
-            timeout_s=CONNECT_S,
+            timeout_s=timeout_s,
             tls=self._tls,
         )
 
@@ -74,6 +75,28 @@ class Access:
         with self.launcher() as channel:
             channel.send(message)
             return channel.receive(timeout_s)
+
+    @property
+    def outside(self) -> bool:
+        """Whether the store is served by others, not by the launcher."""
+        return self._served is None
+
+    def launcher_status(self) -> LauncherStatus | None:
+        """What the launcher knows without the store; None if it does not answer at once.
+
+        The store is never asked, so this takes no time while the store is away.
+        """
+        if self._address is None:
+            return None
+        try:
+            with self.connect(self._address, LAUNCHER_S) as channel:
+                channel.send(AskLauncher(request_id=str(next(self._numbers))))
+                answer = channel.receive(LAUNCHER_S)
+        except WrongSecret:
+            raise
+        except (PeerError, TimedOut):
+            return None
+        return answer if isinstance(answer, LauncherStatus) else None
 
     def leader(self) -> Known | None:
         """Whom the store names as the leader; None while nobody leads."""

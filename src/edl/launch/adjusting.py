@@ -22,7 +22,15 @@ from edl.errors import (
     WrongSecret,
 )
 from edl.launch.access import Access
-from edl.launch.messages import AwaitGone, Release, Reserve, Reserved, StartWorkers
+from edl.launch.messages import (
+    AskOutcome,
+    AwaitGone,
+    Release,
+    Reserve,
+    Reserved,
+    StartWorkers,
+    Unsettled,
+)
 from edl.protocol import messages as m
 from edl.types import Gpu, WorkerId, workers_said
 from edl.wire.channel import Channel
@@ -78,9 +86,11 @@ class Adjuster:
     ) -> m.AdjustmentRecord | None:
         self._what = "scale_out"
 
-        def reserve() -> m.ScaleOut:
-            joiners = self._reserve(count, gpus, for_s)
-            return m.ScaleOut(request_id=self._request_id, joiners=joiners)
+        def reserve() -> m.ScaleOut | m.Adjusted:
+            answer = self._reserve(count, gpus, for_s)
+            if isinstance(answer, m.Adjusted):
+                return answer
+            return m.ScaleOut(request_id=self._request_id, joiners=answer.joiners)
 
         record = self._with_newcomers(reserve)
         if record is not None:
@@ -90,7 +100,14 @@ class Adjuster:
     def scale_in(self, request: m.ScaleIn) -> m.AdjustmentRecord | None:
         """Returns when the leavers' processes have ended and their slots are free."""
         self._what = "scale_in"
-        record = self._until_settled(lambda: request, on_accepted=None)
+
+        def prepare() -> m.ScaleIn | m.Adjusted:
+            answer = self._ask_launcher(AskOutcome(request_id=self._request_id))
+            if not isinstance(answer, m.Adjusted | Unsettled):
+                raise PeerError(f"the launcher answered with a {type(answer).__name__}")
+            return answer if isinstance(answer, m.Adjusted) else request
+
+        record = self._until_settled(prepare, on_accepted=None)
         if record is not None:
             self._await_gone(record)
         return record
@@ -105,10 +122,12 @@ class Adjuster:
         """Returns when the newcomers train and the leavers' processes have ended."""
         self._what = "migrate"
 
-        def reserve() -> m.Migrate:
-            joiners = self._reserve(count, gpus, 0.0)
+        def reserve() -> m.Migrate | m.Adjusted:
+            answer = self._reserve(count, gpus, 0.0)
+            if isinstance(answer, m.Adjusted):
+                return answer
             return m.Migrate(
-                request_id=self._request_id, joiners=joiners, workers=workers, gpus=leave
+                request_id=self._request_id, joiners=answer.joiners, workers=workers, gpus=leave
             )
 
         record = self._with_newcomers(reserve)
@@ -118,17 +137,16 @@ class Adjuster:
 
     # -- newcomers ---------------------------------------------------------------------------
 
-    def _reserve(self, count: int, gpus: tuple[Gpu, ...], for_s: float) -> tuple[m.Joiner, ...]:
+    def _reserve(self, count: int, gpus: tuple[Gpu, ...], for_s: float) -> Reserved | m.Adjusted:
+        """`Adjusted`: an earlier run of the job carried out this request already."""
         wish = Reserve(request_id=self._request_id, count=count, gpus=gpus, for_s=for_s)
         answer = self._ask_launcher(wish)
-        if isinstance(answer, m.Retry):
-            raise PeerError(answer.reason)
-        if not isinstance(answer, Reserved):
+        if not isinstance(answer, Reserved | m.Adjusted):
             raise PeerError(f"the launcher answered with a {type(answer).__name__}")
-        return answer.joiners
+        return answer
 
     def _with_newcomers(
-        self, reserve: Callable[[], m.ScaleOut | m.Migrate]
+        self, reserve: Callable[[], m.ScaleOut | m.Migrate | m.Adjusted]
     ) -> m.AdjustmentRecord | None:
         """Their processes start once the leader has accepted; in vain, their slots are free."""
 
@@ -145,7 +163,7 @@ class Adjuster:
 
     def _until_settled(
         self,
-        prepare: Callable[[], m.ScaleOut | m.ScaleIn | m.Migrate],
+        prepare: Callable[[], m.ScaleOut | m.ScaleIn | m.Migrate | m.Adjusted],
         *,
         on_accepted: Callable[[], None] | None,
     ) -> m.AdjustmentRecord | None:
@@ -160,15 +178,18 @@ class Adjuster:
 
     def _ask_until_settled(
         self,
-        prepare: Callable[[], m.ScaleOut | m.ScaleIn | m.Migrate],
+        prepare: Callable[[], m.ScaleOut | m.ScaleIn | m.Migrate | m.Adjusted],
         on_accepted: Callable[[], None] | None,
     ) -> m.AdjustmentRecord | None:
         while time.monotonic() < self._deadline:
             self._check_running()
             pause_s = PAUSE_S
             try:
-                request = prepare()
+                # The leader first: if it is of a new run, the launcher knows what earlier ones did.
                 leader = self._access.leader()
+                request = prepare()
+                if isinstance(request, m.Adjusted):
+                    return self._settle(request)
                 if leader is None:
                     self._last = "the job has no leader yet"
                 else:
@@ -307,6 +328,8 @@ class Adjuster:
             raise PeerError(str(silence)) from silence
         if isinstance(answer, m.Refusal | m.Finished):
             self._settle(answer)
+        if isinstance(answer, m.Retry):
+            raise PeerError(answer.reason)
         return answer
 
     def _settle(self, answer: Final) -> m.AdjustmentRecord:

@@ -6,20 +6,25 @@ the job as a whole is the same for all of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edl.config import STRAGGLER_POLICIES
+from edl.config import DIVERGENCE_POLICIES, STRAGGLER_POLICIES
 from edl.errors import UsageError
 from edl.types import Gpu, WorkerId
 
-__all__ = ["MOST_AT_ONCE", "Backend", "Ended", "JobSpec", "WorkerPlan"]
+__all__ = ["MOST_AT_ONCE", "Backend", "Ended", "JobSpec", "WorkerPlan", "checkpoint_interval"]
 
 # Rather a slip of the keyboard than a wish; so many processes would end the machine.
 MOST_AT_ONCE = 1024
 # A fault of the machine is over after one or two; what is not would not be after ten either.
 RESTARTS = 3
+# Every interface: an address to listen on, but none to dial.
+UNDIALLABLE = frozenset({"", "*", "0", "0.0.0.0", "::", "[::]"})
+INTERVAL = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
+UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +40,18 @@ class JobSpec:
     slots: int = 0
     gpus: str | None = None
     oversubscribe: bool = False
+    share_gpus: bool = False  # use GPUs that other jobs hold
     port: int = 0
     checkpoint: str = ""  # where checkpoints go; empty: nowhere
+    checkpoint_every: str = ""  # see `checkpoint_interval`; empty: as the environment says
     resume: bool = False  # from the last one there
     store: str = ""  # URL of a store that others serve; empty: the launcher's own
     host: str = "127.0.0.1"  # the address that launcher and workers listen on
     grace_s: float = 0.0  # between SIGTERM to a worker and its forced exit; 0: unlimited
     keep: int = 0  # lost workers are replaced while there are fewer; 0: never
     stragglers: str = ""  # what is done about slow workers; empty: as the environment says
+    on_divergence: str = ""  # what is done when replicas differ; empty: as the environment says
+    digest_steps: int | None = None  # all state is compared within so many steps; None: likewise
     max_restarts: int | None = None  # when nobody survived; None: see `restarts`
     warm: int = 0  # workers that are kept forked off a template, waiting; 0: no template
     preload: tuple[str, ...] = ()  # modules that the template imports, besides the framework
@@ -52,6 +61,12 @@ class JobSpec:
     def check(self) -> None:
         """Whether the numbers fit together; UsageError says which does not."""
         low, high, count = self.min_workers, self.max_workers, self.workers
+        if self.host in UNDIALLABLE:
+            raise UsageError(
+                f"--host {self.host or repr('')} cannot be dialled by workers and clients, which "
+                "are told this address; give the one address of this machine that the other "
+                "machines reach, such as 10.0.0.7 (`ip -brief address` lists them)"
+            )
         if low < 1:
             raise UsageError(f"--min {low} is too small; a job has at least 1 worker")
         if high < 0 or count < 0 or self.slots < 0:
@@ -68,11 +83,27 @@ class JobSpec:
             )
         if self.resume and not self.checkpoint:
             raise UsageError("--resume needs --checkpoint URL: where to find what to go on from")
+        if self.checkpoint_every:
+            checkpoint_interval(self.checkpoint_every)
+            if not self.checkpoint:
+                raise UsageError(
+                    f"--checkpoint-every {self.checkpoint_every} needs --checkpoint URL: where "
+                    "they are to be written"
+                )
         if self.keep < 0 or (high and self.keep > high):
             raise UsageError(f"--keep {self.keep} is not from 1 to --max {high or 'any'}")
         if self.stragglers and self.stragglers not in STRAGGLER_POLICIES:
             known = ", ".join(STRAGGLER_POLICIES)
             raise UsageError(f"--stragglers {self.stragglers} is no policy; give one of {known}")
+        if self.on_divergence and self.on_divergence not in DIVERGENCE_POLICIES:
+            known = ", ".join(DIVERGENCE_POLICIES)
+            raise UsageError(
+                f"--on-divergence {self.on_divergence} is no policy; give one of {known}"
+            )
+        if self.digest_steps is not None and self.digest_steps < 0:
+            raise UsageError(
+                f"--digest-steps {self.digest_steps} is negative; give 0 to compare nothing"
+            )
         if self.max_restarts is not None and self.max_restarts < 0:
             raise UsageError(f"--max-restarts {self.max_restarts} is negative; give 0 for never")
         if not 0 <= self.warm <= MOST_AT_ONCE:
@@ -96,6 +127,27 @@ class JobSpec:
         usual = self.keep or gpus or min(2, self.slots or 2)
         count = max(self.workers or usual, self.min_workers)
         return min(count, self.max_workers) if self.max_workers else count
+
+
+def checkpoint_interval(text: str) -> tuple[int, float]:
+    """Steps and seconds between checkpoints, 0 being never, from `500`, `10m` or `500,10m`."""
+    steps, seconds = 0, 0.0
+    for part in text.split(","):
+        match = INTERVAL.fullmatch(part.strip())
+        number = float(match[1]) if match else 0.0
+        unit = match[2] if match else ""
+        if unit and not seconds:
+            seconds = number * UNIT_S[unit]
+        elif not unit and not steps and number.is_integer():
+            steps = int(number)
+        else:
+            number = 0.0
+        if not 0 < number < 1e9:
+            raise UsageError(
+                f"--checkpoint-every {text}: give steps (500), a time (90s, 10m or 1h), or both "
+                "(500,10m): whichever comes first"
+            )
+    return steps, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,8 @@ def leave_note(error: BaseException, trace: str) -> None:
         try:
             target.parent.mkdir(exist_ok=True)
             part = target.with_suffix(".part")
-            part.write_text(text)
+            # The launcher reads UTF-8, whatever the locale is here.
+            part.write_text(text, encoding="utf-8", errors="backslashreplace")
             part.replace(target)
         except OSError as problem:
             print(f"edl: {target} could not be written: {problem}", file=sys.stderr)  # noqa: T201

@@ -19,8 +19,9 @@ from edl.errors import StoreError
 from edl.launch.base import Ended
 from edl.protocol.election import read_leader
 from edl.protocol.messages import Happened, Status
+from edl.protocol.recorded import Deed, read_recorded
 from edl.protocol.tale import AdjustmentRecord, Parts
-from edl.types import WorkerId
+from edl.types import Address, WorkerId
 
 __all__ = ["Census", "Judged", "by_signal"]
 
@@ -74,6 +75,9 @@ class Census:
         self.size = len(self._founders)  # of the last generation that is known
         self.succeeded = False  # a member returned 0 after the job's end
         self._generation = 0
+        self.revision = 0  # of the store's generation key
+        self._deeds: tuple[Deed, ...] = ()  # as recorded with that key
+        self._addresses: dict[WorkerId, Address] = {}  # of members, as recorded last
         # The launcher is ending the job itself: no end is a surprise any more.
         self.ending = False
 
@@ -129,12 +133,20 @@ class Census:
         listed = {worker.id for worker in status.workers if worker.rank >= 0}
         self._on_members(status.generation, listed)
 
-    def on_generation(self, value: bytes) -> None:
+    def on_generation(self, value: bytes, revision: int = 0) -> None:
         """The store's word: which generation exists. Nobody knows better."""
         fields = json.loads(value)
-        number, members = int(fields["number"]), {WorkerId(str(w)) for w in fields["members"]}
+        number, members = int(fields["number"]), [WorkerId(str(w)) for w in fields["members"]]
+        # What a fence must expect there, also if an event told of a later generation already.
+        self.revision = revision
+        self._addresses |= {
+            worker: Address(str(where[0]), int(where[1]))
+            for worker, where in zip(members, fields.get("where", ()), strict=False)
+        }
+        with suppress(StoreError):  # of a foreign value only the members are of use
+            self._deeds = read_recorded(value).deeds
         if number >= self._generation:
-            self._on_members(number, members)
+            self._on_members(number, set(members))
 
     def _on_members(self, number: int, listed: set[WorkerId]) -> None:
         self._generation = number
@@ -174,11 +186,27 @@ class Census:
         """Whether a process runs, or an end waits for its meaning."""
         return bool(self._alive or self._unjudged)
 
-    def elsewhere(self, now: float) -> bool:
-        """Whether the job lives on in members that somebody else started."""
-        if self.over or not self._strangers():
-            return False
-        return self._unled_at is None or now - self._unled_at < EXPLAIN_S
+    def outcomes(self) -> dict[str, AdjustmentRecord]:
+        """The requests that this run and those before it carried out, by their ids.
+
+        Also those whose generation was recorded while nobody was left to tell of their end.
+        """
+        found = {deed.request_id: deed.record() for deed in self._deeds if not deed.undone}
+        return found | {record.request_id: record for record in self.records}
+
+    @property
+    def has_leader(self) -> bool:
+        """Whether the leader's lease is being renewed."""
+        return self._unled_at is None
+
+    def elsewhere(self) -> dict[WorkerId, Address | None]:
+        """Members that somebody else started, and where each listens; none once the job is over.
+
+        The launcher cannot see their processes end.
+        """
+        if self.over:
+            return {}
+        return {worker: self._addresses.get(worker) for worker in sorted(self._strangers())}
 
     def deserted(self, now: float) -> bool:
         """No member is left; whoever still runs waits for a job that is no more.

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from edl.errors import CheckpointError, Refused, UsageError
+from edl.launch.files import open_own, writing
 from edl.launch.jobs import JobFolder
 from edl.runtime.checkpoint import CheckpointFolder
 from edl.runtime.standing import Noted, read_noted
@@ -63,7 +64,7 @@ def _marked(where: str, job: str) -> Ownership:
     path = Path(where.removeprefix("file://"))
     if "://" in str(path) or "::" in where or not path.is_dir():
         return Ownership()
-    mark = os.open(path / OWNER, os.O_RDWR | os.O_CREAT, 0o644)
+    mark = open_own(path / OWNER)
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -73,8 +74,13 @@ def _marked(where: str, job: str) -> Ownership:
             f"{where} is in use: {owner} writes its checkpoints there now; give this job another "
             "--checkpoint folder, or end that one first"
         ) from None
-    os.ftruncate(mark, 0)
-    os.pwrite(mark, f"job {job} (process {os.getpid()})\n".encode(), 0)
+    try:
+        with writing(path / OWNER):
+            os.ftruncate(mark, 0)
+            os.pwrite(mark, f"job {job} (process {os.getpid()})\n".encode(), 0)
+    except UsageError:
+        os.close(mark)
+        raise
     return Ownership(mark)
 
 
@@ -95,6 +101,9 @@ class CheckpointNews:
             who: dict[str, str | int | float] = {"worker": now.resumed_by}
             if now.passed_over:
                 who["passed_over"] = now.passed_over
+            for path, why in now.passed_over_why:
+                fields = {"worker": now.resumed_by, "path": path, "why": why}
+                found.append(("checkpoint.passed_over", now.resumed, {**fields}))
             found.append(("job.resumed", now.resumed, {"from_step": now.resumed, **who}))
         elif now.step is not None and now.saved_at != told.saved_at:
             found.append(("checkpoint.saved", now.step, {}))

@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from dataclasses import asdict
 
 from edl.errors import EdlError, Refused, TimedOut, UsageError
 from edl.launch.base import JobSpec
+from edl.launch.files import writing
 from edl.launch.jobs import JobFolder
 from edl.launch.local import LocalLauncher
 from edl.launch.template import Request, ask
@@ -28,6 +30,7 @@ __all__ = ["log_to_folder", "main", "start", "stop_on_signals"]
 
 # Names the socket of a template (see template.py) that jobs are to be forked off.
 TEMPLATE = "EDL_TEMPLATE"
+CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
 KINDS: dict[str, type[EdlError]] = {
     kind.__name__: kind for kind in (EdlError, Refused, UsageError, TimedOut)
 }
@@ -64,6 +67,17 @@ def _fresh(description: bytes) -> tuple[bytes, bytes]:
             raise
 
 
+def _check_owner(connection: socket.socket, template: str) -> None:
+    """It is given the environment and open files: UsageError if it is another user's."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(found)
+    if user != os.geteuid():
+        raise UsageError(
+            f"{TEMPLATE}={template} belongs to user {user}, not to you ({os.geteuid()}); unset it, "
+            "or start `python -m edl.launch.template --listen` with a path of your own"
+        )
+
+
 def _forked(description: bytes, template: str) -> tuple[bytes, bytes]:
     """The same off a template, whose modules the job's workers will have too."""
     request = Request(
@@ -84,6 +98,7 @@ def _forked(description: bytes, template: str) -> tuple[bytes, bytes]:
         with open(reading, "rb") as said:
             try:
                 connection.connect(template)
+                _check_owner(connection, template)
                 ask(connection, request, (question.fileno(), writing, complaints.fileno()))
             except OSError as error:
                 raise UsageError(
@@ -99,12 +114,22 @@ def _forked(description: bytes, template: str) -> tuple[bytes, bytes]:
 
 def log_to_folder(folder: JobFolder) -> None:
     """What the launcher logs goes to the job's folder, never onto the user's screen."""
-    handler = logging.FileHandler(folder.path / "launcher.log")
+    path = folder.path / "launcher.log"
+    with writing(path):
+        handler = _LogFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("edl")
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     root.propagate = False
+
+
+class _LogFile(logging.FileHandler):
+    """Drops lines that cannot be written; logging would print a traceback for each."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 def stop_on_signals(launcher: LocalLauncher) -> None:
@@ -124,10 +149,14 @@ def main() -> int:
     try:
         lists = {name: tuple(fields[name]) for name in ("args", "preload")}
         launcher = LocalLauncher(JobSpec(**{**fields, **lists}))
+        try:
+            log_to_folder(launcher.folder)
+        except BaseException:
+            launcher.abandon()
+            raise
     except EdlError as error:
         _answer({"error": str(error), "kind": type(error).__name__})
         return 1
-    log_to_folder(launcher.folder)
     stop_on_signals(launcher)
     launcher.start()
     _answer({"job": launcher.folder.name})

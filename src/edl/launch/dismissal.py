@@ -7,6 +7,7 @@ time is up; one whose script has failed, and only waits to be ended, is asked un
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -59,7 +60,7 @@ class Dismissal:
         """
         alive = set(self._processes.alive())
         for worker in workers:
-            if worker in alive and self._folder.failure_file(worker).exists():
+            if worker in alive and os.path.exists(self._folder.failure_file(worker)):
                 self._processes.terminate(worker)
         if alive & set(workers) and not self._stopped():
             self._hub.call_later(REMIND_S, partial(self._remind, workers))

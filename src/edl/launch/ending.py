@@ -7,21 +7,29 @@ is. A batch that raises on two workers ends the job: a third would fail on it to
 
 from __future__ import annotations
 
+import errno
+import logging
+import os
 import signal
-from collections import deque
-from typing import TextIO
+from collections.abc import Iterable
 
 from edl.launch.base import Ended
 from edl.launch.census import Census, Judged, by_signal
+from edl.launch.files import disk_full, last_lines, tail_text
 from edl.launch.jobs import Failure, JobFolder, Result
 from edl.launch.notes import Note, read_note
 from edl.launch.processes import how_it_ended
+from edl.types import WorkerId
 
 __all__ = ["Ending"]
+
+log = logging.getLogger("edl.launch")
 
 LOG_LINES = 20
 # A result tells of so many; the rest is in failures/ and logs/.
 FAILURES_TOLD = 8
+# An exception's message may hold a whole tensor.
+ERROR_CHARS = 200
 
 
 class Ending:
@@ -33,6 +41,7 @@ class Ending:
         self._stop_status = 0
         self._why = ""
         self._broken = ""
+        self._gone = ""
         self._failures: list[Judged] = []
         self._failed = False
         self.twice = False  # a batch raised on two workers
@@ -77,6 +86,11 @@ class Ending:
         mine = self.note(judged.ended)
         if mine is None or not mine.own:
             return ""
+        if mine.diverged:
+            self._failures.remove(judged)
+            self._failures.insert(0, judged)
+            self._failed = True
+            return mine.headline
         for other in self._failures[:-1]:
             note = self.note(other.ended)
             if note is not None and note.own and mine.same_batch(note):
@@ -90,6 +104,11 @@ class Ending:
                 return f"the same samples raised on {both}, in steps {note.step} and {mine.step}"
         return ""
 
+    def lose_elsewhere(self, workers: Iterable[WorkerId]) -> None:
+        """Members that the launcher did not start ended before the job did."""
+        names = ", ".join(workers)
+        self._gone = f"{names} ended on another machine before the job's end"
+
     def fail_without_worker(self, why: str) -> None:
         self._broken = self._broken or why
 
@@ -99,23 +118,37 @@ class Ending:
             return
         first = self._failures[0]
         known = any(each.ended.worker == ended.worker for each in self._failures)
-        if not known and ended.status > 0 and ended.at < first.ended.at:
+        if known or self._diverged(first.ended):
+            return
+        if self._diverged(ended):
+            self._failures.insert(0, Judged(ended=ended, failed=True))
+        elif ended.status > 0 and ended.at < first.ended.at:
             # Its own status may be lost: it was asked to go while it was about to.
             why = "its script failed" if ended.status == 128 + signal.SIGTERM else ""
             self._failures.insert(0, Judged(ended=ended, failed=True, why=why))
+
+    def _diverged(self, ended: Ended) -> bool:
+        """Whether it stopped since replicas differ, which is the cause whoever was first."""
+        note = self.note(ended)
+        return note is not None and note.diverged
 
     def note(self, ended: Ended) -> Note | None:
         """What a process that ended by itself has left about it."""
         return None if by_signal(ended.status) else read_note(self._folder, ended.worker)
 
+    def own_fault(self, judged: Judged) -> bool:
+        """Whether the worker's own script raised, rather than lost a peer."""
+        note = self.note(judged.ended)
+        return note is not None and note.own
+
     def last_failure(self) -> Failure | None:
         """Of whoever was lost last, which is what ended a job that had lost others before."""
-        return self._failure(self._failures[-1]) if self._failures else None
+        return self.failure(self._failures[-1]) if self._failures else None
 
     def result(self, seconds: float, *, restarts: int = 0) -> Result:
         state, status, why = self._outcome()
         told = self._failures[:FAILURES_TOLD]
-        failures = tuple(self._failure(each) for each in told)
+        failures = tuple(self.failure(each) for each in told)
         return Result(
             state=state,
             exit_status=status,
@@ -130,7 +163,10 @@ class Ending:
         )
 
     def _outcome(self) -> tuple[str, int, str]:
-        census = self._census
+        census, cause = self._census, self.cause
+        if self._failed and cause is not None and cause.diverged:
+            # Also where the job was asked to stop: its last checkpoint was not taken.
+            return "failed", 1, cause.headline
         if self._stop_status:
             # It may have ended by itself before the request reached it.
             if census.over == "finished" and not self.forced and not self.failed:
@@ -146,33 +182,47 @@ class Ending:
             return "stopped", 128 + signal.SIGTERM, "every worker was told to leave"
         if census.over and (census.succeeded or not self._failures):
             return "finished", 0, self._lost()
+        if self._gone:
+            return "failed", 1, f"no worker is left: {self._gone}"
         if self._failures:
             return "failed", 1, "no worker is left"
+        if census.founded or census.step:
+            return "failed", 1, "no worker is left, and none of them recorded the job's end"
         # Whatever ran, it was no job: say so, but the script's own success is not taken from it.
         return "finished", 0, "the script ended without training: it made no step through EDL"
 
     def _lost(self) -> str:
-        names = [each.ended.worker for each in self._failures]
-        return f"it lost {', '.join(names)} on the way" if names else ""
+        stories = [self.failure(each).story for each in self._failures[:FAILURES_TOLD]]
+        more = len(self._failures) - len(stories)
+        return ", ".join(stories + ([f"{more} more were lost"] if more else []))
 
-    def _failure(self, judged: Judged) -> Failure:
+    def failure(self, judged: Judged) -> Failure:
+        """The worker that ended, why, and where to read on."""
         worker, status = judged.ended.worker, judged.ended.status
-        log = self._folder.log(worker)
-        try:
-            trace = self._folder.failure_file(worker).read_text()
-        except FileNotFoundError:
-            trace = _last_lines(log.open(errors="replace")) if log.exists() else ""
         note = self.note(judged.ended)
         return Failure(
             worker=worker,
             status=status,
             reason=judged.why or how_it_ended(status),
-            traceback=trace,
-            log=str(log),
+            traceback=self._traceback(worker),
+            log=str(self._folder.log(worker)),
             step=note.step if note else None,
+            error=f"{note.kind}: {note.message}"[:ERROR_CHARS] if note else "",
         )
 
-
-def _last_lines(file: TextIO) -> str:
-    with file:
-        return "".join(deque(file, maxlen=LOG_LINES))
+    def _traceback(self, worker: WorkerId) -> str:
+        """What the worker left, or the end of its log; empty if neither can be read."""
+        try:
+            return tail_text(self._folder.failure_file(worker))
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                log.warning("launch.failure worker=%s unreadable why=%r", worker, str(error))
+        path = self._folder.log(worker)
+        try:
+            lines = last_lines(path, LOG_LINES)
+        except OSError as error:
+            log.warning("launch.log worker=%s unreadable why=%r", worker, str(error))
+            return ""
+        if not lines and disk_full(path):
+            return f"edl: cannot write {path}: {os.strerror(errno.ENOSPC)}\n"
+        return lines

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from edl.errors import StoreError
 from edl.protocol import messages as m
 from edl.protocol.election import Known, read_leader
-from edl.types import WorkerId
+from edl.types import Address, WorkerId
 from edl.wire.hub import Hub, Peer
 
 __all__ = ["Follower"]
@@ -51,6 +51,10 @@ class Follower:
     @property
     def leader(self) -> WorkerId | None:
         return self._known.worker if self._known else None
+
+    @property
+    def leader_address(self) -> Address | None:
+        return self._known.address if self._known else None
 
     def close(self) -> None:
         self._closed = True

@@ -7,12 +7,15 @@ reader can ask for what came after the last one it has seen.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import queue
 import time
 from dataclasses import asdict, replace
 
+from edl.launch.files import writing
 from edl.launch.jobs import JobFolder, Result
 from edl.protocol.messages import Happened
 
@@ -25,7 +28,10 @@ class History:
     """`told` carries what a user should see: lines, and events as they are written."""
 
     def __init__(self, folder: JobFolder) -> None:
-        self._file = open(folder.events_file, "a", buffering=1)  # noqa: SIM115
+        with writing(folder.events_file):
+            # Unbuffered: what a full disk refused must not be written again by `close`.
+            self._file = open(folder.events_file, "ab", buffering=0)  # noqa: SIM115
+        self._torn = False  # the last line was written in part
         self._last: Happened | None = None
         self.told: queue.SimpleQueue[str | Happened] = queue.SimpleQueue()
 
@@ -33,8 +39,9 @@ class History:
         event = replace(event, seq=self._last.seq + 1 if self._last else 1)
         self._last = event
         self.told.put(event)
+        line = json.dumps({"time": time.time(), **asdict(event)}).encode() + b"\n"
         try:
-            self._file.write(json.dumps({"time": time.time(), **asdict(event)}) + "\n")
+            self._write(line)
         except OSError as error:
             # A full disk must not end a job that trains.
             log.error("launch.event lost seq=%d why=%r", event.seq, str(error))
@@ -67,4 +74,16 @@ class History:
         self.told.put(line)
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            # Network file systems report a failed write only now.
+            log.error("launch.events incomplete why=%r", str(error))
+
+    def _write(self, line: bytes) -> None:
+        """A line that was cut off is ended first, so that it spoils no other."""
+        data = b"\n" + line if self._torn else line
+        written = self._file.write(data)
+        self._torn = written < len(data) and (self._torn or written > 0)
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -17,15 +17,17 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edl.errors import Refused, UnknownJob, UsageError
+from edl.launch.files import writing
 from edl.protocol.tale import AdjustmentRecord, Parts
 
 __all__ = [
+    "OLD",
     "Claim",
     "Failure",
     "JobFolder",
@@ -71,6 +73,15 @@ class Failure:
     traceback: str
     log: str
     step: int | None = None  # steps done when its script raised, if it did
+    error: str = ""  # the exception that its script raised: class and message
+
+    @property
+    def story(self) -> str:
+        """What happened to the worker, in a few words."""
+        if not self.error:
+            return f"{self.worker} was lost ({self.reason})"
+        step = "" if self.step is None else f" at step {self.step}"
+        return f"{self.worker} failed{step} ({self.error})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +143,15 @@ class JobFolder:
 
     def write_run(self, run: str) -> None:
         part = self.path / "run.part"
-        part.write_text(run + "\n")
-        part.replace(self.path / "run")
+        with writing(self.path / "run"):
+            part.write_text(run + "\n")
+            part.replace(self.path / "run")
 
     def write_store(self, url: str) -> None:
-        descriptor = os.open(self.store_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(url + "\n")
+        with writing(self.store_file):
+            descriptor = os.open(self.store_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(url + "\n")
 
     def log(self, worker: str) -> Path:
         return self.logs / f"{worker}.log"
@@ -186,6 +199,20 @@ class JobFolder:
                 }
             )
 
+    def write_lost(self, failures: Sequence[Failure]) -> None:
+        """lost.json: the workers that a running job has lost."""
+        write_json(self.path / "lost.json", {"lost": [asdict(each) for each in failures]})
+
+    def lost(self) -> tuple[Failure, ...]:
+        """The workers that the job has lost since its launcher started, the latest last."""
+        path = self.path / "lost.json"
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return ()
+        with _reading(path):
+            return tuple(Failure(**each) for each in json.loads(text)["lost"])
+
     def running(self) -> bool:
         """Whether a launcher holds the lock."""
         try:
@@ -201,7 +228,8 @@ class JobFolder:
         return False
 
     def write_info(self, info: JobInfo) -> None:
-        write_json(self.path / "job.json", asdict(info))
+        with writing(self.path / "job.json"):
+            write_json(self.path / "job.json", asdict(info))
 
     def write_result(self, result: Result) -> None:
         write_json(self.path / "result.json", asdict(result))
@@ -243,13 +271,40 @@ def home() -> Path:
     return (Path(chosen).expanduser() if chosen else Path.home() / ".edl").absolute()
 
 
-def all_jobs() -> list[JobFolder]:
-    """Every job of this user that can be named, running or ended."""
-    folders = [JobFolder(path) for path in sorted((home() / "jobs").glob("*/"))]
+def _jobs_folder(*, make: bool = False) -> Path:
+    """The folder of all jobs. UsageError if another user could change what lies in it.
+
+    Who can rename a job's folder can put a secret of his own in its place.
+    """
+    jobs = home() / "jobs"
+    for folder in (home(), jobs):
+        try:
+            if make:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.stat()
+        except FileNotFoundError:
+            return jobs
+        if found.st_uid != os.geteuid():
+            raise UsageError(
+                f"{folder} belongs to user {found.st_uid}, not to you ({os.geteuid()}), who could "
+                "replace the secrets of jobs; set EDL_HOME to a folder of your own"
+            )
+        if found.st_mode & 0o022:
+            raise UsageError(
+                f"others may write to {folder} (mode {found.st_mode & 0o7777:04o}) and replace the "
+                f"secrets of jobs; run `chmod go-w {folder}`, or set EDL_HOME to a folder of your "
+                "own"
+            )
+    return jobs
+
+
+def all_jobs(*, earlier: bool = False) -> list[JobFolder]:
+    """Every job of this user that can be named, running or ended; `earlier`: NAME.old too."""
+    folders = [JobFolder(path) for path in sorted(_jobs_folder().glob("*/"))]
     return [
         folder
         for folder in folders
-        if not folder.name.endswith(OLD)
+        if (earlier or not folder.name.endswith(OLD))
         and NAME.fullmatch(folder.name)
         and (folder.path / "job.json").exists()
     ]
@@ -257,7 +312,7 @@ def all_jobs() -> list[JobFolder]:
 
 def find_job(name: str) -> JobFolder:
     if NAME.fullmatch(name):
-        folder = JobFolder(home() / "jobs" / name)
+        folder = JobFolder(_jobs_folder() / name)
         if (folder.path / "job.json").exists():
             return folder
     have = ", ".join(each.name for each in all_jobs())
@@ -279,28 +334,35 @@ def claim(name: str | None, *, stem: str) -> Claim:
         )
     jobs = home() / "jobs"
     try:
-        jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _jobs_folder(make=True)
         fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=jobs))
     except OSError as error:
         raise UsageError(
-            f"no job can be kept in {jobs} ({error.strerror}); set EDL_HOME to a folder that you "
-            "may write to"
+            f"cannot write {jobs}: {error.strerror}; set EDL_HOME to a folder that you may write "
+            "to, on a disk with free space"
         ) from error
-    lock = os.open(fresh / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = -1
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        secret = os.open(fresh / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(secret, "w") as file:
-            file.write(secrets.token_bytes(32).hex() + "\n")
-        (fresh / "logs").mkdir()
-        (fresh / "failures").mkdir()
-        (fresh / "events.jsonl").touch()
+        with writing(fresh):
+            lock = os.open(fresh / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _fill(fresh)
         path = _named(fresh, jobs / name) if name else _first_free(fresh, jobs, stem)
     except BaseException:
-        os.close(lock)
+        if lock >= 0:
+            os.close(lock)
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     return Claim(JobFolder(path), lock)
+
+
+def _fill(fresh: Path) -> None:
+    secret = os.open(fresh / "secret", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(secret, "w") as file:
+        file.write(secrets.token_bytes(32).hex() + "\n")
+    (fresh / "logs").mkdir()
+    (fresh / "failures").mkdir()
+    (fresh / "events.jsonl").touch()
 
 
 def _named(fresh: Path, path: Path) -> Path:

@@ -13,6 +13,7 @@ import json
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -31,7 +32,10 @@ log = logging.getLogger("edl.launch")
 
 CURRENT_KEY = "current"
 AGAIN_S = 0.5
+PROBE_S = 1.0
 CLOSE_S = 8.0
+# Between two attempts to remove `current` while a job ends.
+RELEASE_AGAIN_S = 0.1
 
 OnKey = Callable[[str, str, Versioned], None]
 
@@ -69,6 +73,8 @@ class Keys:
         self._home: Store = self._open(url)
         self._run: tuple[str, Store] | None = None
         self._closing = threading.Event()
+        self._answered = time.monotonic()
+        self._close_by = 0.0  # no call of the store is made again after this
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="edl-launch-keys", daemon=True)
         self._thread.start()
@@ -77,17 +83,35 @@ class Keys:
         """StoreError unless the store answers now."""
         self._home.get(CURRENT_KEY)
 
+    def start_probe(self) -> None:
+        """Ask the store something every second, so that its silence is noticed."""
+        threading.Thread(target=self._probe, name="edl-launch-probe", daemon=True).start()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the store last answered a probe. From any thread."""
+        return time.monotonic() - self._answered
+
     # -- from the hub's thread -------------------------------------------------------------
 
     def begin(self, run: str) -> None:
         """Watch the keys of this run, and leave those of the run before."""
         self._errands.put(partial(self._begin, run))
 
+    def fence(self, run: str, revision: int, done: Callable[[], None]) -> None:
+        """Delete the run's generation if it is still that of `revision`, then call `done`.
+
+        Its members stop when they see it gone. If the job has ended or gone on meanwhile, `on_key`
+        gets what stands there instead, and `done` is not called.
+        """
+        self._errands.put(partial(self._fence, run, revision, done))
+
     def revoke(self, lease: str) -> None:
         self._errands.put(partial(self._revoke, lease))
 
     def close(self) -> None:
         """Clear the keys away and let go of the store; do not wait for it for ever."""
+        self._close_by = time.monotonic() + CLOSE_S
         self._closing.set()
         self._errands.put(self._end)
         self._errands.put(None)
@@ -108,6 +132,14 @@ class Keys:
                     if self._closing.wait(AGAIN_S):
                         break
 
+    def _probe(self) -> None:
+        while not self._closing.wait(PROBE_S):
+            try:
+                self._home.get(CURRENT_KEY)
+                self._answered = time.monotonic()
+            except StoreError as error:
+                log.info("launch.store silent for %.0f s: %s", self.silent_s, error)
+
     def _begin(self, run: str) -> None:
         if self._closing.is_set():
             return
@@ -120,6 +152,31 @@ class Keys:
         self._point(run)
         for key in (LEADER_KEY, GENERATION_KEY, STATE_KEY):
             store.watch(key, partial(self._on_key, run, key))
+
+    def _fence(self, run: str, revision: int, done: Callable[[], None]) -> None:
+        if self._run is None or self._run[0] != run:
+            done()  # its keys were never opened, so nothing stands there
+            return
+        store = self._run[1]
+        state = store.get(STATE_KEY)
+        if state.value is not None:
+            self._on_key(run, STATE_KEY, state)
+            return
+        found = store.get(GENERATION_KEY)
+        if found.value is not None and found.revision != revision:
+            self._on_key(run, GENERATION_KEY, found)
+            return
+        if found.value is not None:
+            swap = store.compare_and_swap(GENERATION_KEY, expected=revision, value=None)
+            if not swap.done and swap.current.value is not None:
+                self._on_key(run, GENERATION_KEY, swap.current)
+                return
+            # The job may have recorded its end since the state was read.
+            state = store.get(STATE_KEY)
+            if state.value is not None:
+                self._on_key(run, STATE_KEY, state)
+                return
+        done()
 
     def _point(self, run: str) -> None:
         """Whatever stood there is of a job that is over, or was killed."""
@@ -140,12 +197,33 @@ class Keys:
         run, store = self._run
         self._run = None
         self._clear(store)
-        mine, found = write_current(run, self._launcher), self._home.get(CURRENT_KEY)
-        if found.value == mine:
-            self._home.compare_and_swap(CURRENT_KEY, expected=found.revision, value=None)
+        self._release(write_current(run, self._launcher))
+
+    def _release(self, mine: bytes) -> None:
+        """Remove `current` if it is still ours.
+
+        A swap whose answer is lost may or may not have been carried out, so the key is read again.
+        """
+        while True:
+            try:
+                found = self._home.get(CURRENT_KEY)
+                if found.value != mine:
+                    return
+                self._home.compare_and_swap(CURRENT_KEY, expected=found.revision, value=None)
+            except StoreError as error:
+                if time.monotonic() >= self._close_by:
+                    raise
+                log.info("launch.store removing %s again: %s", CURRENT_KEY, error)
+                time.sleep(RELEASE_AGAIN_S)
 
     def _clear(self, store: Store) -> None:
+        """Fence the run first, unless its job recorded its end: nobody goes on in it then."""
         try:
+            found = store.get(GENERATION_KEY)
+            while found.value is not None and store.get(STATE_KEY).value is None:
+                expected = found.revision
+                swap = store.compare_and_swap(GENERATION_KEY, expected=expected, value=None)
+                found = swap.current
             if isinstance(store, Lasting):
                 store.clear()
         except StoreError as error:

@@ -14,22 +14,23 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from edl.config import Settings
-from edl.errors import Refused
+from edl.errors import Refused, UsageError
 from edl.launch.base import Backend, Ended, JobSpec
 from edl.launch.census import Census, Judged
 from edl.launch.checkpoints import CheckpointNews
 from edl.launch.crew import Crew
 from edl.launch.departures import Departures
 from edl.launch.dismissal import Dismissal
+from edl.launch.elsewhere import Elsewhere, Presence
 from edl.launch.ending import Ending
 from edl.launch.follow import Follower
 from edl.launch.history import History
-from edl.launch.jobs import JobFolder, Result
+from edl.launch.jobs import Failure, JobFolder, Result
 from edl.launch.processes import how_it_ended
 from edl.launch.restarts import Again, Restarts
 from edl.launch.seen import Lookout, Seen
@@ -39,7 +40,7 @@ from edl.launch.wishes import Wishes, workers_in
 from edl.protocol.conductor import GENERATION_KEY
 from edl.protocol.election import LEADER_KEY
 from edl.protocol.leader import STATE_KEY
-from edl.protocol.messages import Happened, Joiner, Status, StopJob
+from edl.protocol.messages import AdjustmentRecord, Happened, Joiner, Status, StopJob
 from edl.store.base import Versioned
 from edl.types import WorkerId
 from edl.wire.hub import Hub, Peer
@@ -48,15 +49,21 @@ __all__ = ["Life"]
 
 log = logging.getLogger("edl.launch")
 
+# After a fault of its own the launcher waits so long for its workers, which it killed, to end.
+FAULT_S = 10.0
 # A newcomer whose adjustment was undone hears of it by itself; this is for one that does not.
 UNDONE_S = 5.0
+# Requesters ask again within minutes; so many requests back is far longer ago.
+OUTCOMES_KEPT = 256
+# So many lost workers are listed for `edl status`; events.jsonl has them all.
+LOST_KEPT = 20
 
 
 class Life:
     """The `Floor` of the launch service. `history.told` carries what a user should see.
 
     `begin_run` has the keys of a run watched, and `on_key` told of them; `revoke` ends a lease in
-    the store, by its name.
+    the store, by its name; `fence` deletes a run's generation of a revision, then calls back.
     """
 
     def __init__(
@@ -71,6 +78,7 @@ class Life:
         environment: dict[str, str],
         begin_run: Callable[[str], None],
         revoke: Callable[[str], None],
+        fence: Callable[[str, int, Callable[[], None]], None],
     ) -> None:
         self._hub = hub
         self._spec = spec
@@ -79,6 +87,7 @@ class Life:
         self._processes = processes
         self._begin_run = begin_run
         self._revoke = revoke
+        self._fence = fence
         self._crew = Crew(
             spec=spec,
             settings=settings,
@@ -88,6 +97,9 @@ class Life:
             environment=environment,
         )
         self._interrupts = 0
+        self._fault_at: float | None = None  # when the launcher itself failed
+        # Requests that earlier runs carried out: the leader of a later run does not know them.
+        self._outcomes: dict[str, AdjustmentRecord] = {}
         self._restarts = Restarts(most=spec.restarts, checkpoint=bool(spec.checkpoint))
         self._due: float | None = None  # when the next run begins, between two
         self.history = History(folder)
@@ -97,6 +109,7 @@ class Life:
         self._began = time.monotonic()
         self.status: Status | None = None
         self._lookout = Lookout(folder)
+        self._lost: list[Failure] = []  # over all restarts
         self.result: Result | None = None
         self.over_event = threading.Event()
         self._wishes = Wishes(
@@ -123,6 +136,10 @@ class Life:
             on_answer=lambda answer: self._wishes.on_answer(answer, time.monotonic()),
         )
         self._departures = Departures(self.follower, self._census)
+        self._elsewhere = Elsewhere(
+            self._hub, patience_s=self._settings.elsewhere_s, note=self._note_elsewhere
+        )
+        self._fenced_since: float | None = None
         self._wishes.restart(self.follower, self.founders)
 
     def close(self) -> None:
@@ -139,6 +156,9 @@ class Life:
 
     def away(self) -> str:
         return "" if self._due is None else f"job {self._folder.name} is restarting"
+
+    def outcome(self, request_id: str) -> AdjustmentRecord | None:
+        return self._outcomes.get(request_id)
 
     def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
         started = self._crew.start(
@@ -167,11 +187,11 @@ class Life:
     def begin(self) -> None:
         if self._ending.stopping:  # before there was anybody to tell it to
             return self._conclude(self._result())
-        self._folder.write_run(self.run)
-        self._begin_run(self.run)
         try:
+            self._folder.write_run(self.run)
+            self._begin_run(self.run)
             self.start(self.founders, "")
-        except OSError as error:
+        except (OSError, UsageError) as error:
             self._ending.fail_without_worker(f"the workers could not be started: {error}")
             self._census.on_not_started(joiner.worker for joiner in self.founders)
             self._kill_all()
@@ -201,7 +221,8 @@ class Life:
             self.follower.on_leader(news.value, news.revision)
         elif key == GENERATION_KEY and news.value is not None:
             try:
-                self._census.on_generation(news.value)
+                self._census.on_generation(news.value, news.revision)
+                self._fenced_since = None
             except (ValueError, KeyError, TypeError) as error:
                 log.warning("launch.generation unreadable why=%r", repr(error))
         elif key == STATE_KEY and news.value is not None:
@@ -210,14 +231,45 @@ class Life:
     def on_tick(self) -> None:
         if self.result is not None:
             return
+        now = time.monotonic()
+        if self._fault_at is None:
+            try:
+                self._look_around(now)
+                return
+            except Exception as error:
+                log.exception("launch.tick failed")
+                self._ending.fail_without_worker(f"the launcher failed: {error!r}")
+                self._fault_at = now
+                self._try("kill", self._kill_all)
+        self._end_after_fault(self._fault_at, now)
+
+    def _end_after_fault(self, since: float, now: float) -> None:
+        """Wait for the killed workers to end, then conclude, whatever else fails."""
+        self._try("reap", self._processes.ended)
+        if self._processes.alive() and now - since < FAULT_S:
+            return
         try:
-            self._look_around(time.monotonic())
+            result = self._result()
         except Exception as error:
-            log.exception("launch.tick failed")
-            self._ending.fail_without_worker(f"the launcher failed: {error!r}")
-            self._kill_all()
-            if not self._processes.alive():
-                self._conclude(self._result())
+            log.exception("launch.result failed")
+            result = Result(
+                state="failed",
+                exit_status=1,
+                why=f"the launcher failed: {error!r}",
+                first_failure=None,
+                steps=self._census.step,
+                seconds=round(now - self._began, 3),
+                adjustments=(),
+                restarts=self._restarts.count,
+            )
+        self._conclude(result)
+
+    def _try(self, what: str, action: Callable[[], object]) -> None:
+        """One part of ending a job; a fault in it must not keep the others from being done."""
+        try:
+            action()
+        except Exception:
+            log.exception("launch.%s failed", what)
 
     def _look_around(self, now: float) -> None:
         self.service.on_tick(now)
@@ -240,8 +292,80 @@ class Life:
             self._dismiss([*self._census.pending(), *self._census.expelled()])
         elif self._census.deserted(now) and not self._ending.forced:
             self._end_all()
-        if not self._census.open and not self._census.elsewhere(now):
+        if not self._census.open:
+            self._look_elsewhere(now)
+
+    # -- members that somebody else started ------------------------------------------------
+
+    def on_open(self, peer: Peer) -> None:
+        if not self._elsewhere.on_open(peer):
+            self.follower.on_open(peer)
+
+    def on_closed(self, peer: Peer, why: str) -> None:
+        if not self._elsewhere.on_closed(peer, why):
+            self.follower.on_closed(peer, why)
+
+    def _look_elsewhere(self, now: float) -> None:
+        """No process of ours is left: finish, unless members on other machines may live.
+
+        The generation is fenced before a restart, also where no such member is known: the store
+        may hold a generation, or an end, that the launcher has not seen yet.
+        """
+        members = {} if self._ending.forced else self._census.elsewhere()
+        presence = Presence.GONE
+        if members:
+            presence = self._elsewhere.look(members, led=self._census.has_leader, now=now)
+            waiting = self._elsewhere.waiting
+            told = f"waiting for {self._elsewhere.waiting_for(now)}" if waiting else ""
+            self._lookout.wait(told, now)
+        elif not self._may_restart():
             self._finish()
+            return
+        if presence is Presence.GONE:
+            self._fence_off(now)
+        else:
+            self._fenced_since = None
+        if presence is Presence.EXPIRED:
+            self._give_up_elsewhere(
+                f"lost contact with {self._elsewhere.waiting_for(now)} and may still train, so the "
+                "job was not started again; end it there, or raise EDL_ELSEWHERE_S to wait longer"
+            )
+        elif self._fence_overdue(now):
+            self._give_up_elsewhere(
+                f"no worker is left, and the store has not answered for "
+                f"{self._settings.elsewhere_s:g} s, so the job was not started again"
+            )
+
+    def _may_restart(self) -> bool:
+        census = self._census
+        ended = census.over or self._ending.stopping
+        return not ended and self._restarts.possible(began=census.founded)
+
+    def _give_up_elsewhere(self, why: str) -> None:
+        """Never a restart: a second job must not train beside one that may live."""
+        self._ending.fail_without_worker(why)
+        self._conclude(self._result())
+
+    def _fence_off(self, now: float) -> None:
+        """Nobody goes on in the old generation once its key is deleted: only then it is over."""
+        if self._fenced_since is None:
+            self._fenced_since = now
+            self._fence(self.run, self._census.revision, partial(self._on_fenced, self.run))
+
+    def _fence_overdue(self, now: float) -> bool:
+        since = self._fenced_since
+        return since is not None and now - since >= self._settings.elsewhere_s
+
+    def _on_fenced(self, run: str) -> None:
+        waits = self._fenced_since is not None and self._due is None
+        if run != self.run or not waits or self.result is not None:
+            return
+        if not self._ending.forced and (lost := self._census.elsewhere()):
+            self._ending.lose_elsewhere(lost)
+        self._finish()
+
+    def _note_elsewhere(self, what: str, **fields: str | int | float) -> None:
+        self.history.note(what, step=self._census.step, **fields)
 
     # -- processes end ---------------------------------------------------------------------
 
@@ -258,6 +382,8 @@ class Life:
 
     def _on_judged(self, judged: Judged) -> None:
         worker = judged.ended.worker
+        if judged.failed or judged.lost:
+            self._note_divergence(judged)
         if judged.failed:
             self._ending.fail(judged)
             self._end_all()
@@ -271,18 +397,33 @@ class Life:
         """A forced exit: the others go on without it, if there are any and they can."""
         worker, how = judged.ended.worker, judged.why or how_it_ended(judged.ended.status)
         left, least = self._census.working(), self._spec.min_workers
-        note = self._ending.note(judged.ended)
-        error = f"{note.kind}: {note.message}"[:200] if note else ""
-        told = {"worker": worker, "how": how, **({"error": error} if note else {})}
+        failure = self._ending.failure(judged)
+        told = {"worker": worker, "how": how, "log": failure.log}
+        if failure.error:
+            told["error"] = failure.error
         self.history.note("process.ended", step=self._census.step, **told)
+        self._lost = [*self._lost, failure][-LOST_KEPT:]
+        self._try("lost", partial(self._folder.write_lost, self._lost))
         reason = self._ending.lose(judged)
         if not self._departures.was_expelled(worker):
             self._wishes.on_lost(worker, time.monotonic())
         if reason:
             self.history.say(f"{reason}: the job ends")
             self._end_all()
-        elif 0 < left < least:
+            return
+        if left or self._spec.checkpoint:  # otherwise the result says it
+            for text in _loss_texts(failure, own=self._ending.own_fault(judged)):
+                self.history.say(text)
+        if 0 < left < least:
             self.history.note("job.short", step=self._census.step, workers=left, min=least)
+
+    def _note_divergence(self, judged: Judged) -> None:
+        """Workers that stop because replicas differ have no time to emit an event of their own."""
+        note = self._ending.note(judged.ended)
+        if note is None or not note.diverged or self._ending.failed:
+            return
+        step = note.step if note.step is not None else self._census.step
+        self.history.note("replicas.diverged", step=step, policy="stop", why=note.headline)
 
     def _notice_expelled(self, now: float) -> None:
         """One that is frozen is lost too, and cannot go by itself: it has its time, as leavers."""
@@ -390,6 +531,8 @@ class Life:
         """With as many workers as the last generation had, and those that were being replaced."""
         self._due = None
         self.service.forget()
+        known = self._outcomes | self._census.outcomes()
+        self._outcomes = dict(list(known.items())[-OUTCOMES_KEPT:])
         size = self._census.size - self._wishes.over(time.monotonic())
         count = max(size, self._spec.min_workers, self._wishes.lost)
         before = self._wishes.in_order(self._census.members())
@@ -404,17 +547,29 @@ class Life:
     def _conclude(self, result: Result) -> None:
         self._due = None
         self.result = result
+        self._try("seen", partial(self._write_seen, result))
+        self._try("result", partial(self._folder.write_result, result))
+        if result.state == "failed":
+            self._try("history", partial(self.history.failed, result))
+        log.info("launch.over state=%s status=%d", result.state, result.exit_status)
+        over = f"job {self._folder.name}: {result.state}"
+        self._try("answers", partial(self.service.on_job_over, over))
+        self._try("follower", self.follower.close)
+        self.over_event.set()
+
+    def _write_seen(self, result: Result) -> None:
         told = self.status if self.status and self.status.generation else None
         last = Seen.of(told, restarts=result.restarts) if told else self._lookout.last
         step = max(last.step, result.steps)
         self._lookout.see(replace(last, step=step, workers=self._census.size))
-        try:
-            self._folder.write_result(result)
-        except OSError as error:
-            log.error("launch.result not written why=%r", str(error))
-        if result.state == "failed":
-            self.history.failed(result)
-        log.info("launch.over state=%s status=%d", result.state, result.exit_status)
-        self.service.on_job_over(f"job {self._folder.name}: {result.state}")
-        self.follower.close()
-        self.over_event.set()
+
+
+def _loss_texts(failure: Failure, *, own: bool) -> Iterator[str]:
+    """For the screen of a job that goes on: what happened, the traceback, and the log."""
+    if not own:
+        yield f"worker {failure.worker} was lost: {failure.error or failure.reason}"
+    else:
+        step = "" if failure.step is None else f" at step {failure.step}"
+        trace = "".join(f"\n  {line}" for line in failure.traceback.rstrip().splitlines())
+        yield f"worker {failure.worker} failed{step}: {failure.error}{trace}"
+    yield f"its log: {failure.log}"

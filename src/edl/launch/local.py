@@ -7,25 +7,28 @@ begin; when `close` returns the port is free and the name can be used again.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import queue
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from edl.config import Settings
 from edl.errors import StoreError, UsageError
-from edl.launch.base import JobSpec
+from edl.launch.base import JobSpec, checkpoint_interval
 from edl.launch.checkpoints import own
 from edl.launch.environment import checkpoint_place, template_environment
 from edl.launch.jobs import Claim, JobFolder, JobInfo, Result, claim
 from edl.launch.keys import Keys
 from edl.launch.life import Life
-from edl.launch.messages import port_codec
+from edl.launch.messages import AskLauncher, LauncherStatus, port_codec
 from edl.launch.processes import LocalProcesses
-from edl.launch.slots import SlotBook, find_gpus, gpus_from_text
+from edl.launch.slot_locks import DIRECTORY_VARIABLE, SlotLocks, directory_of
+from edl.launch.slots import SlotBook, find_gpus, gpu_names, gpus_from_text
 from edl.launch.template import preloaded
 from edl.launch.warm import WarmProcesses, fork_template, start_template
 from edl.protocol.messages import Happened, Status
@@ -35,6 +38,8 @@ from edl.wire.hub import Hub, Peer
 from edl.wire.tls import Tls
 
 __all__ = ["LocalLauncher"]
+
+log = logging.getLogger("edl.launch")
 
 TICK_S = 0.05
 # A signal that came just before a wait, or went to another thread, does not end that wait; its
@@ -59,14 +64,25 @@ class LocalLauncher:
         )
         if spec.grace_s:
             self._settings = replace(self._settings, grace_s=spec.grace_s)
+        if spec.checkpoint_every:
+            steps, seconds = checkpoint_interval(spec.checkpoint_every)
+            self._settings = replace(self._settings, checkpoint_steps=steps, checkpoint_s=seconds)
         if spec.stragglers:
             self._settings = replace(self._settings, stragglers=spec.stragglers)
-        self._slots = SlotBook(_devices(spec), limit=spec.slots, oversubscribe=spec.oversubscribe)
-        self._slots.check_room(spec.founders(self._slots.gpus))
+        if spec.on_divergence:
+            self._settings = replace(self._settings, on_divergence=spec.on_divergence)
+        if spec.digest_steps is not None:
+            self._settings = replace(self._settings, digest_steps=spec.digest_steps)
+        devices = _devices(spec)
+        names = gpu_names(devices)
+        slots = self._new_slots(devices, names, job=spec.name or script.stem)
+        slots.check_room(spec.founders(slots.gpus))
         self._tls = Tls.from_environment({**os.environ, **spec.env})
         self._claim: Claim = claim(spec.name, stem=script.stem)
         with contextlib.ExitStack() as undo:
             undo.callback(self._claim.withdraw)
+            self._slots = self._new_slots(devices, names, job=self.folder.name)
+            undo.callback(self._slots.close)
             self._checkpoints = own(
                 checkpoint_place(spec), job=self.folder.name, resume=spec.resume
             )
@@ -121,14 +137,47 @@ class LocalLauncher:
 
     def close(self) -> None:
         """Close the port and let go of the name. What still runs ends with this process."""
-        self._keys.close()
-        self._hub.stop()
-        self._life.close()
-        self._processes.close()
-        self._checkpoints.release()
-        self._claim.release()
+        self._close_parts(self._claim.release)
+
+    def abandon(self) -> None:
+        """Instead of `start`: the job will not begin, and leaves nothing behind."""
+        self._close_parts(self._claim.withdraw)
+
+    def _close_parts(self, let_go: Callable[[], None]) -> None:
+        with contextlib.ExitStack() as parts:
+            # In reverse order, each of them also when another one fails.
+            parts.callback(let_go)
+            parts.callback(self._checkpoints.release)
+            parts.callback(self._slots.close)
+            parts.callback(self._processes.close)
+            parts.callback(self._life.close)
+            parts.callback(self._hub.stop)
+            parts.callback(self._keys.close)
 
     # -- making ----------------------------------------------------------------------------
+
+    def _new_slots(self, devices: dict[int, str], names: dict[int, str], *, job: str) -> SlotBook:
+        """Locks on files of this machine, which other jobs see too."""
+        spec = self._spec
+        environment = {**os.environ, **spec.env}
+        locks: SlotLocks | None = SlotLocks(directory_of(environment), job=job)
+        if locks is not None and locks.problem:
+            if devices and not spec.share_gpus:
+                raise UsageError(
+                    f"GPUs cannot be locked against other jobs: {locks.problem}; have root make "
+                    f"it a directory with mode 1777, name another one in {DIRECTORY_VARIABLE}, or "
+                    "give --share-gpus to use them without a lock"
+                )
+            log.warning("slots.unlocked %s", locks.problem)
+            locks = None
+        return SlotBook(
+            devices,
+            limit=spec.slots,
+            oversubscribe=spec.oversubscribe,
+            share_gpus=spec.share_gpus,
+            locks=locks,
+            names=names,
+        )
 
     def _new_processes(self) -> LocalProcesses:
         command = [self._spec.script, *self._spec.args]
@@ -158,7 +207,7 @@ class LocalLauncher:
             secret=self.folder.secret(),
             codec=port_codec(),
             on_message=self._on_message,
-            on_open=lambda peer: self._life.follower.on_open(peer),
+            on_open=lambda peer: self._life.on_open(peer),
             on_closed=self._on_closed,
             on_tick=self._on_tick,
             tick_s=TICK_S,
@@ -198,6 +247,7 @@ class LocalLauncher:
             keys.close()
             raise
         self.folder.write_store(url)
+        keys.start_probe()
         return keys
 
     def _store_environment(self) -> dict[str, str]:
@@ -219,6 +269,7 @@ class LocalLauncher:
             environment=self._store_environment(),
             begin_run=self._keys.begin,
             revoke=self._keys.revoke if spec.store else self._store_service.revoke,
+            fence=self._fence,
         )
         info = JobInfo(
             name=self.folder.name,
@@ -238,22 +289,35 @@ class LocalLauncher:
         self.folder.write_info(info)
         return life
 
+    def _fence(self, run: str, revision: int, done: Callable[[], None]) -> None:
+        self._keys.fence(run, revision, partial(self._hub.post, done))
+
     # -- the hub's thread ------------------------------------------------------------------
 
     def _on_message(self, peer: Peer, message: object) -> None:
         if self._store_service.handles(message):
             self._store_service.on_message(peer, message)
+        elif isinstance(message, AskLauncher):
+            self._hub.send(peer, self._answer(message))
         else:
             self._life.on_message(peer, message)
+
+    def _answer(self, question: AskLauncher) -> LauncherStatus:
+        return LauncherStatus(
+            request_id=question.request_id,
+            leader=self._life.follower.leader_address,
+            store_silent_s=self._keys.silent_s if self._spec.store else 0.0,
+        )
 
     def _on_closed(self, peer: Peer, why: str) -> None:
         self._store_service.on_closed(peer)
         self._life.service.on_closed(peer)
-        self._life.follower.on_closed(peer, why)
+        self._life.on_closed(peer, why)
 
     def _on_tick(self) -> None:
         self._store_service.on_tick()
         self._life.on_tick()
+        self._slots.refresh(time.monotonic())
 
 
 def _devices(spec: JobSpec) -> dict[int, str]:

@@ -12,19 +12,23 @@ from dataclasses import dataclass
 from edl.protocol.messages import MESSAGES as PROTOCOL_MESSAGES
 from edl.protocol.messages import Joiner
 from edl.store.service import MESSAGES as STORE_MESSAGES
-from edl.types import Gpu, WorkerId
+from edl.types import Address, Gpu, WorkerId
 from edl.wire.codec import Codec
 
 __all__ = [
     "MESSAGES",
+    "AskLauncher",
+    "AskOutcome",
     "AwaitGone",
     "EndJob",
     "Gone",
+    "LauncherStatus",
     "Release",
     "Reserve",
     "Reserved",
     "StartWorkers",
     "Started",
+    "Unsettled",
     "port_codec",
 ]
 
@@ -65,6 +69,23 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskOutcome:
+    """Whether a run of the job that is over carried out this request: `Adjusted` or `Unsettled`.
+
+    The leader of the present run cannot know.
+    """
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsettled:
+    """No earlier run carried out the request; the present leader is to be asked."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitGone:
     """Answer when the processes of these leavers have ended, and their slots are free.
 
@@ -91,7 +112,25 @@ class EndJob:
     force: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskLauncher:
+    """What the launcher knows by itself, without a question to the store."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherStatus:
+    request_id: str
+    leader: Address | None  # the leader that the launcher follows; None before the first one
+    store_silent_s: float  # since the job's store last answered the launcher
+
+
 MESSAGES: tuple[type, ...] = (
+    AskLauncher,
+    LauncherStatus,
+    AskOutcome,
+    Unsettled,
     Reserve,
     Reserved,
     StartWorkers,

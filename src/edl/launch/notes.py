@@ -28,6 +28,16 @@ class Note:
     # Of the batch in hand; another worker may come to the same samples in another step.
     pieces: tuple[Piece, ...] = field(default=(), compare=False)
 
+    @property
+    def diverged(self) -> bool:
+        """Every worker has stopped, or will, since replicas differ."""
+        return self.kind == "Diverged"
+
+    @property
+    def headline(self) -> str:
+        """What happened, without what to do about it."""
+        return self.message.partition("\n")[0]
+
     def same_batch(self, other: Note) -> bool:
         """Whether both failed in one step, or with some of the same samples."""
         if self.step is None or other.step is None:
@@ -42,7 +52,7 @@ class Note:
 def read_note(folder: JobFolder, worker: str) -> Note | None:
     """None where the process left none: a signal does not wait for one to be written."""
     try:
-        fields = json.loads(folder.note_file(worker).read_text())
+        fields = json.loads(folder.note_file(worker).read_text(encoding="utf-8"))
         step = fields["step"]
         return Note(
             kind=str(fields["kind"]),

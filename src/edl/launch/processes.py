@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from edl.launch.base import Ended, WorkerPlan
+from edl.launch.files import writing
 from edl.launch.jobs import JobFolder
 from edl.types import WorkerId
 
@@ -36,7 +37,10 @@ class LocalProcesses:
             "EDL_LAUNCHER_PID": str(os.getpid()),
             "EDL_SPAWNED_AT": repr(time.time()),
         }
-        with open(self._folder.log(plan.worker), "ab") as log:
+        path = self._folder.log(plan.worker)
+        with writing(path):
+            log = open(path, "ab")  # noqa: SIM115
+        with log:
             pid = self._children[plan.worker] = self._spawn(environment, log.fileno())
         return pid
 
@@ -99,7 +103,8 @@ class LocalProcesses:
         """A worker whose peer died may end in the same moment: who failed first counts."""
         now = time.time()
         if status > 0:
-            with contextlib.suppress(FileNotFoundError):
+            # It may be absent, or lie on a file system that does not answer.
+            with contextlib.suppress(OSError):
                 return self._folder.failure_file(worker).stat().st_mtime
         # A signal leaves no note, and others fail after it.
         return now - 1.0 if status < 0 else now

@@ -44,6 +44,10 @@ class Restarts:
         self._last: Note | None = None
         self.count = 0
 
+    def possible(self, *, began: bool) -> bool:
+        """Whether `decide` may answer `Again`. `began`: whether the job trained."""
+        return self._most > 0 and (self._checkpoint or not began)
+
     def decide(
         self, *, began: bool, over: bool, step: int, cause: Note | None, twice: bool
     ) -> Again | Enough:
@@ -72,6 +76,8 @@ class Restarts:
     def _hopeless(self, *, began: bool, cause: Note | None, twice: bool) -> str:
         if twice:
             return "another worker would fail on that batch too"
+        if cause is not None and cause.diverged:
+            return "the same script would diverge again"
         if cause is not None and cause.own:
             if not cause.step:
                 return f"{cause.kind} before any step was done would happen again"

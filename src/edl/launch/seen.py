@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from edl.launch.jobs import JobFolder, Result, write_json
 from edl.protocol.messages import Status
@@ -32,6 +32,7 @@ class Seen:
     batch: int = 0
     workers: int = 0
     restarts: int = 0
+    waiting: str = ""  # for which members, when none of those left answers
 
     @staticmethod
     def of(status: Status, *, restarts: int = 0) -> Seen:
@@ -70,6 +71,13 @@ class Lookout:
         if status.generation and now >= self._next:
             self._next = now + EVERY_S
             self.see(Seen.of(status, restarts=restarts))
+
+    def wait(self, waiting: str, now: float) -> None:
+        """What the job waits for; written when that begins and ends, and now and then."""
+        changed = bool(waiting) != bool(self.last.waiting)
+        if changed or (waiting and now >= self._next):
+            self._next = now + EVERY_S
+            self.see(replace(self.last, waiting=waiting))
 
     def see(self, seen: Seen) -> None:
         self.last = seen

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from edl.errors import Refused
+from edl.errors import Refused, UsageError
 from edl.launch.base import MOST_AT_ONCE
 from edl.launch.messages import (
+    AskOutcome,
     AwaitGone,
     EndJob,
     Gone,
@@ -22,15 +23,17 @@ from edl.launch.messages import (
     Reserved,
     Started,
     StartWorkers,
+    Unsettled,
 )
 from edl.launch.slots import SlotBook
-from edl.protocol.messages import Accepted, Finished, Joiner, Refusal, Retry
+from edl.protocol.messages import Accepted, Adjusted, Finished, Joiner, Refusal, Retry
+from edl.protocol.tale import AdjustmentRecord
 from edl.types import Gpu, WorkerId
 from edl.wire.hub import Peer
 
 __all__ = ["Floor", "LaunchService"]
 
-REQUESTS = (Reserve, StartWorkers, Release, AwaitGone, EndJob)
+REQUESTS = (AskOutcome, Reserve, StartWorkers, Release, AwaitGone, EndJob)
 LAPSE_S = 60.0
 AWAY_S = 1.0
 # A leader that dies as it answers may never tell the launcher; nobody waits for that for long.
@@ -45,6 +48,9 @@ class Floor(Protocol):
 
     def away(self) -> str:
         """Why none can be started just now."""
+
+    def outcome(self, request_id: str) -> AdjustmentRecord | None:
+        """The adjustment, if an earlier run of the job carried out this request."""
 
     def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
         """Start their processes; OSError when the machine refuses."""
@@ -63,6 +69,7 @@ class _Reservation:
     lapses: float
     started: bool = False
     held: bool = True  # whether the slots are set aside
+    fault: str = ""  # why not all of them could be started
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,8 +103,12 @@ class LaunchService:
 
     def on_message(self, peer: Peer, message: object, now: float) -> None:
         match message:
-            case Reserve():
-                self._send(peer, self.reserve(message, now))
+            case AskOutcome(request_id=request_id):
+                self._send(peer, self.answer_outcome(request_id))
+            case Reserve(request_id=request_id):
+                settled = self.answer_outcome(request_id)
+                done = isinstance(settled, Adjusted)
+                self._send(peer, settled if done else self.reserve(message, now))
             case StartWorkers(request_id=request_id):
                 self._send(peer, self.start_reserved(request_id))
             case Release(request_id=request_id):
@@ -160,12 +171,27 @@ class LaunchService:
     def found(self, count: int, before: Iterable[WorkerId] = ()) -> tuple[Joiner, ...]:
         """Ids and slots of the founders; Refused if there are not enough slots.
 
-        `before`: the members of a job that begins again, whose slots are taken in that order.
+        `before`: the members of a job that begins again, whose slots are taken in that order if
+        they are still free.
         """
         seats = [self._seats[worker] for worker in before if worker in self._seats][:count]
-        return self._take_new(count, seats if len(seats) == count else ())
+        if seats and len(seats) == count:
+            try:
+                return self._take_new(count, seats)
+            except Refused:
+                pass  # another job has taken one of them since; any others will do
+        return self._take_new(count, ())
 
     # -- one function per request ----------------------------------------------------------
+
+    def answer_outcome(self, request_id: str) -> Adjusted | Unsettled | Retry:
+        away = self._floor.away()
+        if away:  # what the last run did is known once the next one begins
+            return Retry(request_id=request_id, reason=away, after_s=AWAY_S)
+        done = self._floor.outcome(request_id)
+        if done is not None:
+            return Adjusted(request_id=request_id, record=done)
+        return Unsettled(request_id=request_id)
 
     def reserve(self, message: Reserve, now: float) -> Reserved | Refusal | Finished | Retry:
         request_id = message.request_id
@@ -198,6 +224,8 @@ class LaunchService:
     def start_reserved(self, request_id: str) -> Started | Refusal | Finished:
         reservation = self._reservations.get(request_id)
         over = self._floor.over()
+        if reservation is not None and reservation.fault:
+            return Refusal(request_id=request_id, reason=reservation.fault)
         if reservation is not None and reservation.started:
             return Started(request_id=request_id)
         if over:
@@ -208,10 +236,19 @@ class LaunchService:
         reservation.started = True
         try:
             self._floor.start(reservation.joiners, request_id)
-        except OSError as error:
-            reason = f"the workers could not be started: {error}"
-            return Refusal(request_id=request_id, reason=reason)
+        except (OSError, UsageError) as error:
+            reservation.fault = f"the workers could not be started: {error}"
+            self._undo_start(reservation, request_id)
+            return Refusal(request_id=request_id, reason=reservation.fault)
         return Started(request_id=request_id)
+
+    def _undo_start(self, reservation: _Reservation, request_id: str) -> None:
+        """Some may run: they end when the leader has undone the request, and free their slots."""
+        alive = set(self._floor.alive())
+        for joiner in reservation.joiners:
+            if joiner.worker not in alive:
+                self._slots.free(joiner.worker)
+        self._floor.give_up(request_id)
 
     def release(self, message: Release) -> None:
         request_id = message.request_id

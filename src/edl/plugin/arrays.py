@@ -6,7 +6,9 @@ scripts call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,16 @@ from edl.plugin.reducer import ArrayReducer
 from edl.plugin.reducing import Reduction
 from edl.plugin.snapshot import capture, install
 from edl.plugin.state import ArrayState
+from edl.runtime.digests import digest_bytes, part_of, slices_of
 from edl.runtime.framework import Group, Relay
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
 
 __all__ = ["ArrayPlugin"]
+
+# Held variables are learning rates and the like; one with more elements is no setting.
+_SMALL = 64
 
 
 class ArrayPlugin(BasePlugin):
@@ -82,6 +88,27 @@ class ArrayPlugin(BasePlugin):
             self.adapter.write(name, value)
             start = end
 
+    def settings(self) -> list[tuple[str, str]]:
+        held = {name: self.adapter.read(name) for name in self.adapter.held()}
+        rates = [
+            (name, repr(value.tolist())) for name, value in held.items() if value.size <= _SMALL
+        ]
+        return [*rates, *self._holding.settings(_scalar)]
+
+    def digests(self, part: int, parts: int) -> Callable[[], list[tuple[str, str]]]:
+        held = set(self.adapter.held())
+        variables = [
+            v for v in self.adapter.variables() if v.kind is not Kind.BUFFER and v.name not in held
+        ]
+        starts = list(accumulate((math.prod(v.shape) for v in variables), initial=0))
+        begin, end = part_of(starts[-1], part, parts)
+        found = []
+        for index, low, high in slices_of(starts, begin, end):
+            name = variables[index].name
+            row = np.ascontiguousarray(self.adapter.read(name)).reshape(-1)[low:high]
+            found.append((name, f"{digest_bytes(row.view(np.uint8)):x}"))
+        return lambda: found
+
     def _is_slow(self, holder: Holder) -> bool:
         """Whether it is too much to copy this registered object at every step."""
         return False
@@ -113,3 +140,8 @@ class ArrayPlugin(BasePlugin):
             return np.asarray(divide(total, by, out=total))
 
         return combine(self.session, op, f"{kept.dtype}/{kept.shape}", kept.copy, row, divided)
+
+
+def _scalar(value: Any) -> object:
+    """The number that an array of one element holds."""
+    return value.item() if getattr(value, "size", None) == 1 and hasattr(value, "item") else None

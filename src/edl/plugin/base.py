@@ -13,7 +13,7 @@ from edl.collective.build import build_group
 from edl.plugin.holding import Holder, Holding
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
-from edl.runtime.framework import Group, Relay, StatePath, Transfer
+from edl.runtime.framework import BuildOptions, Group, Relay, StatePath, Transfer
 from edl.runtime.session import Session
 from edl.types import WorkerId
 
@@ -55,16 +55,16 @@ class BasePlugin:
     _holding: Holding
 
     def _build(
-        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+        self, generation: Generation, me: WorkerId, board: Board, options: BuildOptions
     ) -> Group:
-        return build_group(generation, me, board, bind, timeout_s)
+        return build_group(generation, me, board, options)
 
     # -- the port --------------------------------------------------------------------------
 
     def build_group(
-        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+        self, generation: Generation, me: WorkerId, board: Board, options: BuildOptions
     ) -> Group:
-        group = self._build(generation, me, board, bind, timeout_s)
+        group = self._build(generation, me, board, options)
         if group.relay is not None and group.relay.hands:
             self.reducer.prepare_relay(group.relay)
         return group

@@ -7,10 +7,11 @@ that is put back is what it was, as often as that happens.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from edl.errors import UsageError
+from edl.runtime.digests import flat_settings
 
 __all__ = ["Holder", "Holding", "checked_holder"]
 
@@ -77,6 +78,16 @@ class Holding:
             self._registered[index].load_state_dict(copy.deepcopy(held))
         if self._rest:
             self._give(self._rest)
+
+    def settings(self, scalar: Callable[[Any], object]) -> Iterator[tuple[str, str]]:
+        """Plain values of registered objects; those that are too much for every step are left out.
+
+        `scalar`: see `flat_settings`.
+        """
+        for index, holder in enumerate(self._registered):
+            if self._is_light(index, holder):
+                name = f"registered {type(holder).__name__} ({index})"
+                yield from flat_settings(name, holder.state_dict(), scalar)
 
     def _is_light(self, index: int, holder: Holder) -> bool:
         """Whether it can be copied at every step without anybody noticing."""

@@ -15,14 +15,19 @@ from edl.protocol.messages import (
     AdjustmentRecord,
     AdjustmentStatus,
     Parts,
-    RendezvousKey,
     Switched,
 )
 from edl.protocol.recorded import Deed
+from edl.protocol.rendezvous import Rendezvous
 from edl.protocol.topology import Generation
 from edl.types import Gpu, Member, WorkerId
 
-__all__ = ["Adjustment", "Phase"]
+__all__ = ["REPORT_S", "Adjustment", "Phase"]
+
+# A member gives a build up after `build_timeout_s` and reports which peers it did not reach. The
+# leader waits this much longer for the reports, and as long for the others' after the first one:
+# a member may fail only because two others do not connect.
+REPORT_S = 2.0
 
 
 class Phase(Enum):
@@ -57,7 +62,7 @@ class Adjustment:
     arrived: dict[WorkerId, Member] = field(default_factory=dict)
     ready: set[WorkerId] = field(default_factory=set)
     generation: Generation | None = None
-    keys: dict[str, RendezvousKey] = field(default_factory=dict)
+    keys: Rendezvous = field(default_factory=Rendezvous)
     waiting: set[WorkerId] = field(default_factory=set)
     step: int = 0
     why: str = ""
@@ -101,7 +106,7 @@ class Adjustment:
         # Leavers confirm too: whoever sees the announcement must know what it means.
         self.waiting = {*generation.workers(), *self.leavers}
         self.build_began = now
-        self.deadline = now + self.settings.build_timeout_s
+        self.deadline = now + self.settings.build_timeout_s + REPORT_S
 
     def on_built(self, worker: WorkerId) -> bool:
         """True when this was the last one."""

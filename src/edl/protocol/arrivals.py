@@ -6,14 +6,17 @@ let in who is not expected, and whoever lost its connection hears again what it 
 
 from __future__ import annotations
 
+import math
+
 from edl.config import Settings
 from edl.protocol import messages as m
-from edl.protocol.adjustment import Phase
+from edl.protocol.adjustment import REPORT_S, Phase
 from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Dismiss, Effect, Send
 from edl.protocol.founding import Founding
 from edl.protocol.recovery import Recovery
 from edl.protocol.topology import Generation
+from edl.protocol.unreached import UNNAMED, Unreached, unreached_text
 from edl.protocol.voice import Voice
 from edl.types import WorkerId
 
@@ -46,14 +49,22 @@ class Arrivals:
         self._parked: dict[WorkerId, tuple[int, m.Register, float]] = {}
         self._readied: dict[WorkerId, m.Ready] = {}
         self._gather_by: float | None = None
+        self._build_by = math.inf
+        self._rebuild_at = math.inf
+        self._builds = 0
+        self._unreached = Unreached(limit=settings.unreached_builds)
+        self.left_out: dict[WorkerId, str] = {}  # founders that the others cannot connect to
 
     # -- a new worker ----------------------------------------------------------------------
 
     def on_register(self, peer: int, message: m.Register, now: float) -> list[Effect]:
         worker, adjustment = message.member.worker, self.conductor.adjustment
         generation, first = self.conductor.generation, self.founding.generation
+        if worker in self.left_out:
+            out = m.Out(generation=self.conductor.last_number, why=self.left_out[worker])
+            return [Send(peer=peer, message=out)]
         if generation is None and not message.request_id:
-            self.voice.peers[worker] = peer
+            self.voice.attach(worker, peer)
             self.conductor.last_number = max(self.conductor.last_number, message.last)
             self.founding.on_registered(message.member)
             told = self.voice.tell("worker.registered", worker=worker, pid=message.member.pid)
@@ -63,7 +74,7 @@ class Arrivals:
         if not self._expects(message):
             return self._unexpected(peer, message, now)
         assert adjustment is not None
-        self.voice.peers[worker] = peer
+        self.voice.attach(worker, peer)
         self.conductor.last_number = max(self.conductor.last_number, message.last)
         adjustment.on_registered(message.member, process_start_s=message.process_start_s, now=now)
         told = self.voice.tell(
@@ -77,8 +88,7 @@ class Arrivals:
             first = self.founding.on_ready(message.worker, number=number)
             if first is None:
                 return []
-            self.conductor.last_number = first.number
-            return self.voice.to(first.workers(), m.Prepare(generation=first))
+            return self._build_first(first, now)
         if message.worker in self._parked:
             self._readied[message.worker] = message
             return []
@@ -107,7 +117,7 @@ class Arrivals:
         self, peer: int, message: m.Register, generation: Generation, now: float
     ) -> list[Effect]:
         worker = message.member.worker
-        self.voice.peers[worker] = peer
+        self.voice.attach(worker, peer)
         effects = self.recovery.use_higher(worker, message.last, now)
         if worker in generation:
             effects += self.recovery.on_heard(worker, now)
@@ -205,18 +215,77 @@ class Arrivals:
     # -- founders --------------------------------------------------------------------------
 
     def _await_founders(self, now: float) -> list[Effect]:
+        """A job that cannot begin fails and says why: nobody has trained, so nothing is lost."""
+        if self.conductor.asked is not None:
+            return []  # every founder has built the group, and the store is recording it
+        reported = self._unreached.reported
+        if reported and (now >= self._rebuild_at or reported.issuperset(self.founding.unbuilt)):
+            return self._rebuild_first(now)
+        if now >= self._build_by and self.founding.unbuilt:
+            limit = self.settings.patience_s + self.settings.build_timeout_s
+            who = ", ".join(self.founding.unbuilt)
+            return self.give_up(f"{who} did not build the group within {limit:g} s")
         here = [worker for worker in self.founding.arrived if worker in self.voice.peers]
         if len(here) >= self.founding.founders or self._gather_by is None:
             self._gather_by = now + self.settings.patience_s
             return []
-        if now < self._gather_by or self.conductor.asked is not None:
+        if now < self._gather_by:
             return []
         limit = self.settings.patience_s
         many = self.founding.founders
         return self.give_up(f"{len(here)} of {many} workers are here after {limit:g} s")
 
+    def _build_first(self, first: Generation, now: float) -> list[Effect]:
+        self.conductor.last_number = first.number
+        self._builds += 1
+        self._build_by = now + self.settings.patience_s + self.settings.build_timeout_s
+        return self.voice.to(first.workers(), m.Prepare(generation=first))
+
+    def on_first_failed(self, message: m.GroupFailed, now: float) -> list[Effect]:
+        """The founding group was not built: wait for the others' reports, then build again."""
+        first = self.founding.generation
+        if first is None or first.number != message.generation or self.conductor.asked is not None:
+            return []
+        limit, reported = self.settings.unreached_builds, self._unreached.reported
+        effects: list[Effect] = []
+        if not reported:
+            self._rebuild_at = now + REPORT_S
+            effects = self.voice.tell("founding.again", worker=message.worker, why=message.why)
+        self._unreached.on_failed(first, message.worker, message.unreached)
+        if self._builds >= max(UNNAMED, first.size) * limit:
+            # Not the same pair each time, yet it never succeeds.
+            pairs = unreached_text(message.worker, message.unreached, first)
+            why = f"{message.worker} could not build the group: {message.why}"
+            return self.give_up(f"{why} ({pairs})" if pairs else why)
+        return effects
+
+    def _rebuild_first(self, now: float) -> list[Effect]:
+        """Build the founding group again, without a founder that others cannot connect to."""
+        in_time = self._rebuild_at - REPORT_S < self._build_by - self.settings.patience_s
+        self._rebuild_at = math.inf
+        first, number = self.founding.generation, self.conductor.last_number + 1
+        assert first is not None
+        silent = set(self.founding.unbuilt) - self._unreached.reported
+        self._unreached.end_build(first, () if in_time else silent)
+        found = self._unreached.leave_out(first, leader=self.me, gone=())
+        if found is None:
+            return self._build_first(self.founding.draw_again(number=number), now)
+        least = max(1, self.settings.min_workers)
+        if found.worker == self.me or first.size <= least:
+            return self.give_up(f"{found.why}; the job could not begin with {first.size - 1}")
+        self.left_out[found.worker] = found.why
+        self._builds = 0
+        effects = self.voice.tell("worker.lost", worker=found.worker, why=found.why)
+        out = m.Out(generation=first.number, why=found.why)
+        effects += self.voice.to([found.worker], out)
+        self.voice.peers.pop(found.worker, None)
+        next_first = self.founding.draw_again(number=number, without=found.worker)
+        return [*effects, *self._build_first(next_first, now)]
+
     def on_founder_ended(self, worker: WorkerId, why: str) -> list[Effect]:
         """Whether there is a job to go on without it may be in the store's hands."""
+        if worker in self.left_out:
+            return []
         if self.conductor.asked is None:
             return self.give_up(f"{worker} ended before the job began: {why}")
         self.ended[worker] = why
@@ -240,7 +309,7 @@ class Arrivals:
         if generation is not None and not known and not touched and not self.conductor.over:
             why = "the job went on without this worker, which it had lost"
             return [Send(peer=peer, message=m.Out(generation=generation.number, why=why))]
-        self.voice.peers[worker] = peer
+        self.voice.attach(worker, peer)
         effects = self.recovery.use_higher(worker, message.last, now)
         if known:
             effects += self.recovery.on_heard(worker, now)

@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from edl.protocol.messages import AdjustmentRecord, Happened
 
-__all__ = ["Chronicle"]
+__all__ = ["KEPT_RECORDS", "Chronicle"]
 
 _KEPT = 1000
+# Finished adjustments, as many as answers are remembered; all of them travel in a hand-over.
+KEPT_RECORDS = 512
 
 
 class Chronicle:
@@ -24,7 +26,7 @@ class Chronicle:
         self.seq = 0
         # This leader's predecessor died: only listeners know how far it had counted.
         self.orphaned = False
-        self.records: list[AdjustmentRecord] = []
+        self.records: deque[AdjustmentRecord] = deque(maxlen=KEPT_RECORDS)
         self._recent: deque[Happened] = deque(maxlen=_KEPT)
         self._listeners: dict[int, str] = {}
 
@@ -76,4 +78,4 @@ class Chronicle:
         """Go on where the old leader stopped."""
         self.seq = seq
         self._recent = deque(recent, maxlen=_KEPT)
-        self.records = list(records)
+        self.records = deque(records, maxlen=KEPT_RECORDS)

@@ -20,7 +20,7 @@ from edl.protocol.events import StepCommitted, Swapped
 from edl.protocol.migration import judged, owed, taken_up
 from edl.protocol.pace import Pace
 from edl.protocol.record import STOP, WITHDRAWN
-from edl.protocol.recorded import Deed, Recorded, write_recorded
+from edl.protocol.recorded import KEPT_DEEDS, Deed, Recorded, write_recorded
 from edl.protocol.topology import Generation, draw_next
 from edl.protocol.voice import Voice
 from edl.types import WorkerId
@@ -49,6 +49,7 @@ class Conductor:
         self.fresh: set[WorkerId] = set()  # newcomers that never committed: no survivors
         self.weighing = 0  # the change of shares that the records announce; 0: none
         self.asked: Generation | None = None  # what the store is about to record
+        self.mending = False  # a recovery makes the next generation: nothing else is recorded
         self.past_first = False  # this leader has committed the step that some stayed for
         self._written = b""
 
@@ -125,7 +126,7 @@ class Conductor:
         told = self.voice.tell("adjust.building", adjustment.request_id, target=target.number)
         return [*self.voice.to(adjustment.touched(), m.Prepare(generation=target)), *told]
 
-    def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
+    def on_rendezvous(self, message: m.RendezvousKey | m.RendezvousEntry) -> list[Effect]:
         target = self.adjustment.generation if self.adjustment else None
         if self.adjustment is None or target is None or target.number != message.generation:
             return []
@@ -239,6 +240,9 @@ class Conductor:
         return [*effects, *self._record_close()]
 
     def _record_close(self) -> list[Effect]:
+        """Record who has left. While survivors build, their generation's record will say it."""
+        if self.mending:
+            return []
         closing = self.adjustment is not None and self.adjustment.phase is Phase.CLOSING
         here = self.generation if self.asked is None else None
         return [self.record(here)] if closing and here is not None else []
@@ -248,7 +252,7 @@ class Conductor:
         adjustment = self.adjustment
         assert adjustment is not None
         record = adjustment.report(now)
-        self.deeds.append(adjustment.deed())
+        self._remember(adjustment.deed())
         self.adjustment = None
         if self.generation is not None and self.generation.leaving:
             return []  # the job ended in the first step, as its requester is about to hear
@@ -273,7 +277,7 @@ class Conductor:
         assert adjustment is not None
         withdrawn = adjustment.phase is Phase.WITHDRAWING
         if not finished:
-            self.deeds.append(replace(adjustment.deed(), undone=adjustment.why))
+            self._remember(replace(adjustment.deed(), undone=adjustment.why))
         self.adjustment = None
         request_id, why = adjustment.request_id, adjustment.why
         number = adjustment.generation.number if adjustment.generation else 0
@@ -287,6 +291,9 @@ class Conductor:
             answer = m.Finished(request_id=request_id, reason=why)
         told = self.voice.tell("adjust.undone", request_id, kind=adjustment.kind, why=why)
         return [*effects, *self.voice.final(answer), *told]
+
+    def _remember(self, deed: Deed) -> None:
+        self.deeds = [*self.deeds, deed][-KEPT_DEEDS:]
 
     def on_failure(self, why: str, now: float) -> list[Effect]:
         """A generation fell: what was recorded comes about now, what was not is undone.

@@ -21,6 +21,7 @@ __all__ = [
     "LetGo",
     "MayGo",
     "OfferKey",
+    "OfferTable",
     "Publish",
     "Send",
     "StoreSwap",
@@ -94,6 +95,19 @@ class OfferKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfferTable:
+    """All members' entries for one group that is being built, as this member's rank needs them.
+
+    `entries` holds for each rank: key, common part, and the part that is for this member.
+    """
+
+    generation: int
+    rank: int
+    size: int
+    entries: tuple[tuple[str, bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Announce:
     """Put this announcement in every step record from now on; generation 0: none."""
 
@@ -153,6 +167,7 @@ Effect = (
     | DropGroup
     | BreakGroup
     | OfferKey
+    | OfferTable
     | Announce
     | Begin
     | Dismiss

@@ -53,20 +53,27 @@ class Election:
         self.may_lead = may_lead
         self.known: Known | None = None
         self.contesting = False
-        self._lapsed = 0  # the last token that was seen, and then seen gone
+        self._watched = 0  # the last token that a notification told of
+        self._lapsed = 0  # the last one that notifications told of, and then told that it is gone
 
     def saw(self, value: bytes | None, revision: int, *, leader_answers: bool) -> int | None:
         """Take note of the key. Returns the revision to contest at, or None to leave it."""
         if value is not None:
-            self.known = read_leader(value, revision)
+            self._watched = revision
+            if self.known is None or revision >= self.known.token:
+                self.known = read_leader(value, revision)
             return None
-        if self.known is not None:
-            self._lapsed = self.known.token
+        # A leader that is known by an answer alone may have taken the key after this.
+        self._lapsed = self._watched
         self.known = None
         if leader_answers or not self.vacant():
             return None
         self.contesting = True
         return 0
+
+    def is_old(self, value: bytes | None, revision: int) -> bool:
+        """Whether a notification tells nothing new: a watch that reconnects repeats itself."""
+        return value is not None and self.known is not None and revision <= self.known.token
 
     def vacant(self) -> bool:
         """Nobody holds the key, and this worker may take it."""
@@ -80,7 +87,11 @@ class Election:
         )
 
     def swapped(self, *, done: bool, value: bytes | None, revision: int) -> bool:
-        """The answer to our contest. True: this worker leads now, with `revision` as token."""
+        """The answer to our contest. True: this worker leads now, with `revision` as token.
+
+        The answer to a swap that was done can be lost. The shell then asks again, and our own
+        value is in the way: the key is ours all the same.
+        """
         self.contesting = False
         if revision <= self._lapsed:
             # The answer took so long that the key, whoever's it was, has come and gone meanwhile.
@@ -88,7 +99,7 @@ class Election:
         # Notifications and answers come on different ways: the later revision is the truth.
         if value is not None and (self.known is None or revision >= self.known.token):
             self.known = read_leader(value, revision)
-        return done
+        return done or value == self.value()
 
     def outdates(self, token: int) -> bool:
         """Whether somebody took the office after the one with this token: its word is old."""

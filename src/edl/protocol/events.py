@@ -13,6 +13,7 @@ __all__ = [
     "Broke",
     "ContextReady",
     "Entered",
+    "EntryMade",
     "Event",
     "GenerationSeen",
     "GroupFell",
@@ -99,6 +100,19 @@ class KeyMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EntryMade:
+    """This worker's own entry for the rendezvous of one group; see `RendezvousEntry`."""
+
+    generation: int
+    group: str
+    rank: int
+    size: int
+    key: str
+    common: bytes
+    parts: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStands:
     number: int
     build_s: float
@@ -106,8 +120,11 @@ class GroupStands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFell:
+    """A group was not built. `unreached`: the members this worker could not connect to."""
+
     number: int
     why: str
+    unreached: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +213,22 @@ class Parted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicasDiffer:
+    """The training thread found replicas that differ, or has copied the state of one to others.
+
+    `what` is the name of the event that is emitted.
+    """
+
+    what: str
+    step: int
+    subject: str
+    workers: tuple[WorkerId, ...]
+    policy: str
+    why: str
+    times: int = 0  # how often this was done; 0: not counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobOver:
     """Everybody committed the last step: the closing record says so."""
 
@@ -212,6 +245,7 @@ Event = (
     | Heard
     | ContextReady
     | KeyMade
+    | EntryMade
     | GroupStands
     | GroupFell
     | StepCommitted
@@ -223,5 +257,6 @@ Event = (
     | Settled
     | Through
     | Parted
+    | ReplicasDiffer
     | JobOver
 )

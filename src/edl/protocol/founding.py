@@ -6,7 +6,7 @@ begins only when all of them have and the generation is in the store.
 
 from __future__ import annotations
 
-from edl.protocol.messages import RendezvousKey
+from edl.protocol.rendezvous import Rendezvous
 from edl.protocol.topology import Generation, draw_first
 from edl.types import Member, WorkerId
 
@@ -22,7 +22,7 @@ class Founding:
         self.token = token
         self.arrived: dict[WorkerId, Member] = {}
         self.generation: Generation | None = None
-        self.keys: dict[str, RendezvousKey] = {}
+        self.keys = Rendezvous()
         self._ready: set[WorkerId] = set()
         self._unbuilt: set[WorkerId] = set()
 
@@ -34,11 +34,28 @@ class Founding:
         self._ready.add(worker)
         if len(self._ready) < self.founders or self.generation is not None:
             return None
+        return self._draw(number)
+
+    def draw_again(self, *, number: int, without: WorkerId | None = None) -> Generation:
+        """Replace a founding generation whose build failed; `without` is not part of it."""
+        if without is not None:
+            self.arrived.pop(without, None)
+            self._ready.discard(without)
+            self.founders -= 1
+        self.keys = Rendezvous()
+        return self._draw(number)
+
+    def _draw(self, number: int) -> Generation:
         self.generation = draw_first(
             self.arrived.values(), number=number, leader=self.leader, token=self.token
         )
         self._unbuilt = set(self.generation.workers())
         return self.generation
+
+    @property
+    def unbuilt(self) -> list[WorkerId]:
+        """Who has not built the first group yet."""
+        return sorted(self._unbuilt)
 
     def on_built(self, worker: WorkerId) -> bool:
         """True when this was the last one."""

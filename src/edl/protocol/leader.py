@@ -17,17 +17,19 @@ from edl.protocol.arrivals import Arrivals
 from edl.protocol.closing import Closing
 from edl.protocol.conductor import GENERATION_KEY, Conductor
 from edl.protocol.effects import Dismiss, Effect, Send, StoreSwap
-from edl.protocol.events import StepCommitted, Swapped
+from edl.protocol.events import ReplicasDiffer, StepCommitted, Swapped
 from edl.protocol.founding import Founding
 from edl.protocol.handover import handed_over, reopened
-from edl.protocol.liveness import Liveness
+from edl.protocol.liveness import Liveness, Quiet
 from edl.protocol.mitigation import Mitigation
 from edl.protocol.parting import Parting
 from edl.protocol.reception import Reception
 from edl.protocol.record import STOP
 from edl.protocol.recorded import Recorded, read_recorded
 from edl.protocol.recovery import Recovery
+from edl.protocol.rendezvous import Rendezvous
 from edl.protocol.standing import Knows
+from edl.protocol.unreached import unreached_text
 from edl.protocol.voice import Voice
 from edl.types import Member, WorkerId
 
@@ -73,6 +75,7 @@ class Leader:
         )
         self.closing = Closing(self.voice.chronicle)
         self._passed = 0  # the generation whose leader was handed this office
+        self._quiet: dict[WorkerId, Quiet] = {}  # reported as unresponsive
 
     @property
     def token(self) -> int:
@@ -99,22 +102,20 @@ class Leader:
                 return [Send(peer=peer, message=answer)]
             case m.Pong(worker=worker):
                 self.liveness.heard(worker)
+            case m.Alive(worker=worker):
+                self.liveness.vouch(worker, now)
             case m.Stuck():
                 return self.on_stuck(message, now)
             case m.Ready():
                 return self.arrivals.on_ready(message, now)
-            case m.RendezvousKey():
-                return self.on_rendezvous_key(message)
+            case m.RendezvousKey() | m.RendezvousEntry():
+                return self.on_rendezvous(message)
             case m.GroupBuilt():
                 return self.on_group_built(message, now)
             case m.GroupFailed(generation=number) if self.recovery.makes(number):
                 return self.recovery.on_group_failed(message, now)
-            case m.GroupFailed(generation=number, worker=worker, why=why):
-                told = f"{worker} could not build the group: {why}"
-                if self.conductor.current(number):
-                    return self.conductor.undo(told, now)
-                if not self.conductor.founded:
-                    return self.arrivals.give_up(told)
+            case m.GroupFailed():
+                return self._on_group_failed(message, now)
             case m.Switched() if not self.conductor.leaves:
                 effects = self.recovery.on_switched(message, now)
                 effects += self.conductor.on_switched(message, now)
@@ -146,9 +147,10 @@ class Leader:
         if worker is None:
             return []
         told = f"its connection closed ({why})"
+        closed = self.voice.close_replaced(worker)
         if self._counts_on(worker):
-            return self._pass_on(self.recovery.on_closed(worker, told, now), now)
-        return self.on_worker_gone(worker, told, now)
+            return [*closed, *self._pass_on(self.recovery.on_closed(worker, told, now), now)]
+        return [*closed, *self.on_worker_gone(worker, told, now)]
 
     def on_worker_gone(
         self, worker: WorkerId, why: str, now: float, *, ended: bool = False
@@ -230,8 +232,32 @@ class Leader:
         ping, silent = self.liveness.look(self.recovery.counted_on(generation), now)
         effects += self.voice.to(ping, m.Ping(generation=generation.number, worker=self.me))
         for worker, seconds in silent.items():
-            effects += self.recovery.on_lost(worker, f"silent for {seconds:.1f} s", now)
-        return self._pass_on(effects, now)
+            effects += self.recovery.on_lost(worker, f"no heartbeat for {seconds:.1f} s", now)
+        return self._pass_on([*effects, *self._report_quiet(now)], now)
+
+    def _report_quiet(self, now: float) -> list[Effect]:
+        """Emit an event when a member stops answering, and when it answers again."""
+        generation, effects = self.conductor.generation, list[Effect]()
+        counted = set(self.recovery.counted_on(generation)) if generation else set()
+        quiet = {w: q for w, q in self.liveness.quiet(now).items() if w in counted}
+        for worker, found in quiet.items():
+            if worker in self._quiet and self._quiet[worker].runs == found.runs:
+                continue
+            limit_s = self.settings.silence_s
+            why = f"it counts as lost after {limit_s:g} s"
+            if found.runs:
+                why = "its process is running: its script may hold the GIL"
+            effects += self.voice.tell(
+                "worker.unresponsive",
+                worker=worker,
+                why=f"no heartbeat from {worker} for {found.seconds:.1f} s; {why}",
+            )
+        for worker in self._quiet.keys() - quiet.keys():
+            if worker in counted:
+                why = f"heartbeats are back after {self._quiet[worker].seconds:.1f} s"
+                effects += self.voice.tell("worker.responsive", worker=worker, why=why)
+        self._quiet = quiet
+        return effects
 
     # -- the office --------------------------------------------------------------------------
 
@@ -265,7 +291,7 @@ class Leader:
         self.recovery.expect(generation.workers(), now, well=knows.well)
         if lost is None or lost == self.me or lost not in generation:
             return [*told, *self.recovery.begin(now)]
-        return [*told, *self.recovery.on_lost(lost, "it led, and answers no more", now)]
+        return [*told, *self.recovery.on_lost(lost, "the leader stopped responding", now)]
 
     def take_over(self, past: m.Handover, now: float) -> list[Effect]:
         """Become what the old leader was."""
@@ -280,7 +306,8 @@ class Leader:
         self.voice.requests.remember(past.deeds)
         conductor.adjustment = reopened(past, self.settings, now)
         if past.open_switch is not None:
-            self.voice.step = conductor.pace.step = past.open_switch.record.step
+            conductor.pace.step = past.open_switch.record.step
+            self.voice.step = max(self.voice.step, conductor.pace.step)
         self.recovery.expect(past.generation.workers(), now)
         if past.open_switch is not None:
             self.recovery.owing = set(past.open_switch.parting)
@@ -289,12 +316,14 @@ class Leader:
 
     # -- the training thread, and the store -------------------------------------------------
 
-    def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
+    def on_rendezvous(self, message: m.RendezvousKey | m.RendezvousEntry) -> list[Effect]:
         first = self.founding.generation
         if self.recovery.makes(message.generation):
-            return self.recovery.on_rendezvous_key(message)
+            return self.recovery.on_rendezvous(message)
         if self.conductor.founded or first is None:
-            return self.conductor.on_rendezvous_key(message)
+            return self.conductor.on_rendezvous(message)
+        if message.generation != first.number:
+            return []  # of a build that failed
         return self.voice.relay(message, self.founding.keys, first)
 
     def on_group_built(self, message: m.GroupBuilt, now: float) -> list[Effect]:
@@ -305,7 +334,21 @@ class Leader:
             return []  # of an adjustment that the failure has undone
         if self.conductor.founded or first is None:
             return self.conductor.on_group_built(message, now)
-        return [self.conductor.record(first)] if self.founding.on_built(message.worker) else []
+        if message.generation != first.number or not self.founding.on_built(message.worker):
+            return []
+        return [self.conductor.record(first)]
+
+    def _on_group_failed(self, message: m.GroupFailed, now: float) -> list[Effect]:
+        """A founding build is repeated; an adjustment is undone, which costs the job nothing."""
+        if not self.conductor.founded:
+            return self.arrivals.on_first_failed(message, now)
+        adjustment = self.conductor.adjustment
+        target = adjustment.generation if adjustment is not None else None
+        if target is None or target.number != message.generation:
+            return []
+        why = f"{message.worker} could not build the group: {message.why}"
+        pairs = unreached_text(message.worker, message.unreached, target)
+        return self.conductor.undo(f"{why} ({pairs})" if pairs else why, now)
 
     def on_swapped(self, event: Swapped, now: float) -> list[Effect]:
         """The store's answer about a generation, or about the end of the job."""
@@ -323,6 +366,7 @@ class Leader:
             heir = generation.leader if generation else self.me
             return [*effects, *self.hand_over(now, to=heir)]
         self.conductor.enter(target)
+        self.founding.keys = Rendezvous()
         effects = self.voice.to(target.workers(), m.Founded(generation=target.number))
         effects += self.voice.tell("job.started", workers=target.size, leader=self.me)
         for worker, why in self.arrivals.ended.items():
@@ -346,6 +390,18 @@ class Leader:
         """The leader's own training thread has committed a step."""
         effects = self.conductor.on_step_committed(event, now) or self._preempted(event, now)
         return [*effects, *self.mitigation.on_step_committed(event, now)]
+
+    def on_replicas_differ(self, event: ReplicasDiffer) -> list[Effect]:
+        """Emit what the training thread has found; it acts on it by itself."""
+        counted = {"times": event.times} if event.times else {}
+        return self.voice.tell(
+            event.what,
+            workers=",".join(event.workers),
+            subject=event.subject,
+            policy=event.policy,
+            why=event.why,
+            **counted,
+        )
 
     def on_switch_decided(self, number: int, step: int, now: float) -> list[Effect]:
         """The committed records made the switch happen; a leader that leaves hands over."""
@@ -394,7 +450,16 @@ class Leader:
             adjustments=len(self.voice.chronicle.records),
             settings=conductor.settings,
         )
-        return self.mitigation.shown(status)
+        # A new leader has committed no step as such; the job has.
+        status = replace(status, step=max(status.step, self.voice.step))
+        quiet = self.liveness.quiet(now)
+        workers = [
+            replace(each, silent_s=quiet[each.id].seconds, process_runs=quiet[each.id].runs)
+            if each.id in quiet
+            else each
+            for each in status.workers
+        ]
+        return self.mitigation.shown(replace(status, workers=tuple(workers)))
 
     def _preempted(self, event: StepCommitted, now: float) -> list[Effect]:
         """A record may say that its worker was told to go (SIGTERM): scale it in."""

@@ -94,10 +94,14 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fell:
-    """Generations up to this number are dead; everyone breaks its own sockets of them."""
+    """Generations up to this number are dead; everyone breaks its own sockets of them.
+
+    `out`: the next generation is made without the receiver, because of `why`.
+    """
 
     generation: int
     why: str
+    out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +126,14 @@ class Pong:
     worker: WorkerId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """From a worker's watchdog: the process runs, though its agent does not get to answer pings."""
+
+    worker: WorkerId
+    generation: int  # 0: a watchdog knows of none
+
+
 # -- a generation is made --------------------------------------------------------------------
 
 
@@ -143,6 +155,40 @@ class RendezvousKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousEntry:
+    """What one member publishes for a group; the leader collects the entries of all members.
+
+    `parts` holds one part for each rank of the group, in rank order and of equal length; empty
+    where the whole value is common to all readers.
+    """
+
+    generation: int
+    worker: WorkerId
+    group: str
+    rank: int
+    size: int
+    key: str
+    common: bytes
+    parts: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousTable:
+    """The entries of all members of a group, as the member of one rank needs them.
+
+    `shared` holds the keys and common parts, packed by `rendezvous.pack`; `parts` holds, in rank
+    order, the part of each member's entry that is for `rank`.
+    """
+
+    generation: int
+    group: str
+    rank: int
+    size: int
+    shared: bytes
+    parts: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBuilt:
     generation: int
     worker: WorkerId
@@ -151,9 +197,12 @@ class GroupBuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFailed:
+    """A group was not built here. `unreached`: the members `worker` could not connect to."""
+
     generation: int
     worker: WorkerId
     why: str
+    unreached: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +288,11 @@ Message = (
     | Out
     | Ping
     | Pong
+    | Alive
     | Prepare
     | RendezvousKey
+    | RendezvousEntry
+    | RendezvousTable
     | GroupBuilt
     | GroupFailed
     | Undo
@@ -278,6 +330,7 @@ __all__ = [
     "Adjusted",
     "AdjustmentRecord",
     "AdjustmentStatus",
+    "Alive",
     "AskStatus",
     "Events",
     "Fell",
@@ -305,7 +358,9 @@ __all__ = [
     "Refusal",
     "Register",
     "Rejected",
+    "RendezvousEntry",
     "RendezvousKey",
+    "RendezvousTable",
     "Retry",
     "ScaleIn",
     "ScaleOut",

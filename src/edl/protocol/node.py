@@ -27,8 +27,8 @@ __all__ = ["LOCAL", "Node"]
 LOCAL = 0
 
 _FOR_LEADER = (
-    m.Register, m.Hail, m.Ready, m.RendezvousKey, m.GroupBuilt, m.GroupFailed, m.Switched,
-    m.Leaving, m.Stuck, m.Pong,
+    m.Register, m.Hail, m.Ready, m.RendezvousKey, m.RendezvousEntry, m.GroupBuilt, m.GroupFailed,
+    m.Switched, m.Leaving, m.Stuck, m.Pong,
 )  # fmt: skip
 _EARLY_LIMIT = 10_000
 _REDIAL_S = 0.2
@@ -53,6 +53,7 @@ class Node:
         # Newcomers may not contest the key: they know nothing that could be led.
         self.election = Election(me=me.worker, address=me.address, may_lead=not request_id)
         self.leader: Leader | None = None
+        self.committed = 0  # steps committed on this worker; its shell keeps it current
         self.following: WorkerId | None = None
         self._link: int | None = None
         self._address: Address | None = None
@@ -70,6 +71,14 @@ class Node:
         """Everything this worker's control side does about one event."""
         effects = self._on(event, now)
         return self._settle(effects, now)
+
+    def watchers(self) -> tuple[Address, ...]:
+        """Where this worker's heartbeats are awaited: at its leader, or at all whom it leads."""
+        if self.leader is None:
+            return (self._address,) if self._address is not None else ()
+        generation = self.leader.conductor.generation
+        members = generation.members if generation is not None else ()
+        return tuple(each.address for each in members if each.worker != self.me.worker)
 
     # -- routing ---------------------------------------------------------------------------
 
@@ -95,12 +104,16 @@ class Node:
                 self.worker.on_context_ready(context_s)
             case ev.KeyMade(generation=number, key=key, value=value):
                 self.worker.on_key_made(number, key, value)
+            case ev.EntryMade():
+                self.worker.on_entry_made(event)
             case ev.GroupStands(number=number, build_s=build_s):
                 return self.worker.on_group_stands(number, build_s)
-            case ev.GroupFell(number=number, why=why):
-                self.worker.on_group_fell(number, why)
+            case ev.GroupFell():
+                self.worker.on_group_fell(event)
             case ev.StepCommitted():
                 return self.leader.on_step_committed(event, now) if self.leader else []
+            case ev.ReplicasDiffer():
+                return self.leader.on_replicas_differ(event) if self.leader else []
             case ev.SwitchDecided():
                 return self._on_switch_decided(event, now)
             case ev.Broke(generation=number, why=why):
@@ -166,11 +179,15 @@ class Node:
         # One that is being dialled is not known to be gone: losing a lease is not death.
         answers = self._link is not None or self.leader is not None
         answers = answers or not self.standing.may_lead()
+        old = self.election.is_old(value, revision)
         at = self.election.saw(value, revision, leader_answers=answers)
         if at is not None or (value is None and self.leader is not None):
             return [self.election.contest(expected=0)]
         known = self.election.known
         if known is None or known.worker == self.me.worker:
+            return []
+        if old and self.following is not None:
+            # It may have turned to the next leader already, before the store told of it.
             return []
         if self.leader is not None and known.token < self.leader.token:
             return []
@@ -193,14 +210,20 @@ class Node:
         return [*quiet, *self._follow(known.worker, known.address)]
 
     def _on_swapped(self, event: ev.Swapped, now: float) -> list[Effect]:
+        if event.purpose == "generation" and event.value is None:
+            return self._stop_if(self.standing.fence_if_deleted(watched=False))
         if event.purpose == "generation" and event.value is not None:
+            stopped = self._stop_if(self.standing.fence_if_replaced(event.value))
+            if stopped:
+                return stopped
             self.standing.take_note(event.value, event.revision)
         if event.purpose != "leader":
             return self.leader.on_swapped(event, now) if self.leader else []
         won = self.election.swapped(done=event.done, value=event.value, revision=event.revision)
         if won:
             return self._lead(event.revision, now)
-        if event.done or (event.value is None and self._past is not None):
+        had_it = event.done or event.value == self.election.value()
+        if had_it or (event.value is None and self._past is not None):
             # The old leader's lease lapsed before we took its key, or ours before we heard
             # that we had it: it is vacant, take it so.
             return [self.election.contest(expected=0)]
@@ -223,6 +246,7 @@ class Node:
             founders=self.founders,
             peer=LOCAL,
         )
+        self.leader.voice.step = self.committed
         effects: list[Effect] = []
         old_link = self._link
         self.standing.take_office(after=self.following)
@@ -261,8 +285,11 @@ class Node:
         )
 
     def _on_generation_seen(self, value: bytes | None, revision: int, now: float) -> list[Effect]:
-        if value is None or not self.standing.take_note(value, revision):
-            return []
+        if value is None:
+            return self._stop_if(self.standing.fence_if_deleted(watched=True))
+        stopped = self._stop_if(self.standing.fence_if_replaced(value))
+        if stopped or not self.standing.take_note(value, revision, watched=True):
+            return stopped
         leader = self.leader
         if leader is not None and leader.over:
             return []  # it stays until the store has the job's end, whoever was to lead next
@@ -274,6 +301,14 @@ class Node:
             # The last leader had founded the job, and went before anybody heard of it.
             return self._inherit(leader, now) if leader.conductor.asked is None else []
         return self.standing.leave_if_out()
+
+    def _stop_if(self, effects: list[Effect]) -> list[Effect]:
+        """The job was fenced, if there are effects: lead and follow nobody any more."""
+        if self.standing.fenced:
+            self.election.may_lead = False
+            self.leader, self._redial_at = None, None
+            self.worker.on_unlinked()
+        return effects
 
     def _on_broke(self, number: int, why: str) -> list[Effect]:
         self.worker.on_broke(number, why)
@@ -298,6 +333,9 @@ class Node:
     def _on_opened(self, peer: int) -> list[Effect]:
         if peer == self._link:
             self.worker.on_linked()
+            if self.following is not None:
+                # The leader has just answered the handshake of this connection.
+                self._liveness.heard(self.following)
         return []
 
     def _on_closed(self, peer: int, why: str, now: float) -> list[Effect]:
@@ -337,6 +375,10 @@ class Node:
         if isinstance(message, m.Handover):
             return self._on_handover(peer, message)
         from_leader = peer == self._link
+        if isinstance(message, m.Alive) and self.leader is None:
+            if message.worker == self.following:
+                self._liveness.vouch(message.worker, now)
+            return []
         if isinstance(message, m.HandoverTaken):
             self.leader = None
             return self.worker.out("it was scaled in") if self.worker.stuck else [MayGo()]
@@ -402,6 +444,9 @@ class Node:
         return effects
 
     def _on_job_over(self, now: float) -> list[Effect]:
+        if self.standing.fenced:
+            # Another run of the job may have begun: this one's end is not the job's.
+            return [MayGo()]
         if self.leader is not None:
             return self._end(self.leader, now)
         if self.standing.is_heir() and not self.standing.ended:

@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 
 from edl.protocol.messages import Status
 
-__all__ = ["Meter", "Profile", "Row", "judged", "members_of", "row_of"]
+__all__ = ["KNEE_EFFICIENCY", "Meter", "Profile", "Row", "judged", "members_of", "row_of"]
+
+# Where each worker adds less than this share of what it could, more workers are rarely worth it.
+KNEE_EFFICIENCY = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class Profile:
     job: str
     rows: tuple[Row, ...]
     best: int | None  # p*
+    knee: int | None  # the largest p with an efficiency of KNEE_EFFICIENCY or more
     notes: tuple[str, ...]
     restored: bool  # whether the job was put back, where that was wanted and needed
     earlier: Mapping[int, float]  # t(p) of other p, as measured before; p* may be one of these
@@ -77,6 +81,9 @@ def judged(
         job=job,
         rows=tuple(found),
         best=best,
+        knee=max((p for p in speeds if speeds[p] >= KNEE_EFFICIENCY * most), default=None)
+        if most > 0
+        else None,
         notes=tuple(notes),
         restored=restored,
         earlier={p: speeds[p] for p in sorted(speeds) if p not in measured},

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edl.errors import UsageError
+from edl.protocol.divergence import Divergence, find_divergence
 from edl.protocol.drawing import DrawnLedger
 from edl.protocol.ledger import MapLedger, Slice
 from edl.protocol.record import (
@@ -63,6 +64,8 @@ class Round:
     back: Mapping[WorkerId, int] = field(default_factory=dict)
     weighing: Weighing | None = None  # a change of shares, for the next step
     told: int = 0  # the largest batch that a pipeline made by itself, stand-ins included
+    diverged: tuple[Divergence, ...] = ()  # replicas that are not equal, by their digests
+    check: bool = False  # everything is digested at the boundary after this step
 
     def weight(self, worker: WorkerId) -> float:
         """This worker's part of the step's gradient."""
@@ -194,7 +197,11 @@ class Progress:
         """What a round means. Mixed rounds are the script's doing; they never hang anyone."""
         by = dict(zip(self._workers, records, strict=True))
         samples = {worker: record.samples for worker, record in by.items()}
-        asides: dict[str, Any] = {"weighing": weighing_of(records)}
+        asides: dict[str, Any] = {
+            "weighing": weighing_of(records),
+            "diverged": find_divergence(by),
+            "check": any(record.check for record in records),
+        }
         if isinstance(self.ledger, DrawnLedger):
             asides["wanted"] = {worker: record.want for worker, record in by.items() if record.want}
             asides["back"] = {worker: record.back for worker, record in by.items() if record.back}

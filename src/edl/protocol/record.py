@@ -43,6 +43,7 @@ class Kind(IntEnum):
     REDUCE = 4  # the user's own all_reduce
     END = 5  # shutdown()
     COUNT = 6  # how many samples a worker used, where it says so after the step
+    CHECK = 7  # the job stops after this step: are the replicas equal?
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,9 @@ class StepRecord:
     token: int  # fencing token of whoever announces
     detail: int  # what is reduced, so that two different calls never meet
     weighing: int = 0  # a change of shares, from the leader; 0: none
+    settings_digest: int = 0  # of hyperparameters and small registered state; 0: not known
+    state_digest: int = 0  # of a part of parameters and optimizer state; 0: not known
+    check: int = 0  # 1: a checkpoint is due at the next boundary; digest everything there
 
 
 FIELDS = tuple(field.name for field in fields(StepRecord))

@@ -18,10 +18,12 @@ from edl.protocol.tale import AdjustmentRecord, Parts
 from edl.protocol.topology import Generation
 from edl.types import Address, Gpu, Member, WorkerId
 
-__all__ = ["Deed", "Recorded", "read_recorded", "write_recorded"]
+__all__ = ["KEPT_DEEDS", "VALUE_BYTES", "Deed", "Recorded", "read_recorded", "write_recorded"]
 
 # Requesters ask again within minutes; so many adjustments back is far longer ago.
-_KEPT = 64
+KEPT_DEEDS = 64
+# ZooKeeper refuses packets of 1 MB, etcd requests of 1.5 MB, in which a value has 4/3 of its size.
+VALUE_BYTES = 900_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,12 @@ class Recorded:
 
 
 def write_recorded(generation: Generation, deeds: Sequence[Deed]) -> bytes:
-    """The value of the generation key."""
-    fields = {
+    """The value of the generation key, at most VALUE_BYTES with as many deeds as fit in.
+
+    The latest deeds are kept, and in any case the last one and the generation's own, which the next
+    leader may have to complete.
+    """
+    fields: dict[str, Any] = {
         "number": generation.number,
         "members": list(generation.workers()),
         "newcomers": list(generation.newcomers),
@@ -78,12 +84,29 @@ def write_recorded(generation: Generation, deeds: Sequence[Deed]) -> bytes:
             [m.address.host, m.address.port, m.host, m.slot.host, m.slot.index, m.pid]
             for m in generation.members
         ],
-        "deeds": [
-            [d.request_id, d.kind, list(d.joined), list(d.left), d.generation, d.size, d.undone]
-            for d in deeds[-_KEPT:]
-        ],
     }
+    room = VALUE_BYTES - len(json.dumps(fields))
+    written: list[list[Any]] = []
+    for index, deed in enumerate(reversed(deeds)):
+        values = _values(deed)
+        room -= len(json.dumps(values)) + len(", ")
+        needed = index == 0 or deed.request_id == generation.request_id != ""
+        if needed or (room >= 0 and index < KEPT_DEEDS):
+            written.append(values)
+    fields["deeds"] = written[::-1]
     return json.dumps(fields).encode()
+
+
+def _values(deed: Deed) -> list[Any]:
+    return [
+        deed.request_id,
+        deed.kind,
+        list(deed.joined),
+        list(deed.left),
+        deed.generation,
+        deed.size,
+        deed.undone,
+    ]
 
 
 # The same value comes as a notification and as an answer, and again after each reconnection.

@@ -5,7 +5,8 @@ beside whatever the scripts do: built in the background, recorded by compare-and
 then begun. How far each survivor is they compare among themselves, in-band, when they enter it
 (see `position.py`). Holds: a failure kills the generation it is about and every later one, prepared
 or entered; the base is always the last recorded generation; while the store has a record in hand
-nothing new is drawn; and whoever is counted as lost is told so only once that is recorded.
+nothing new is drawn; and whoever is counted as lost is told so only once that is recorded. Members
+that cannot connect to each other fail a bounded number of builds; then one of them is left out.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from edl.protocol import messages as m
+from edl.protocol.adjustment import REPORT_S
 from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Dismiss, Effect
+from edl.protocol.rendezvous import Rendezvous
 from edl.protocol.topology import Generation, draw_again
+from edl.protocol.unreached import Unreached
 from edl.protocol.voice import Voice
 from edl.types import WorkerId
 
@@ -75,7 +79,7 @@ class Recovery:
         self._whole: Generation | None = None  # with them
         self.let_go = 0  # the generation whose others may go on without this leader
         self.target: Generation | None = None
-        self.keys: dict[str, m.RendezvousKey] = {}
+        self.keys = Rendezvous()
         self._suspects: dict[WorkerId, Suspect] = {}
         self._ended: set[WorkerId] = set()  # by the launcher's word: they do not come back
         self._stuck: dict[WorkerId, m.Stuck] = {}
@@ -84,8 +88,12 @@ class Recovery:
         self._missing: list[WorkerId] = []  # lost in the present recovery
         self._began = 0.0
         self._due = 0.0
+        self._build_began = 0.0
+        self._failed_at = 0.0  # when the first member reported that the present build failed
         self._ticked: float | None = None
         self._patience = 1  # how many times the usual time a build has
+        self._unreached = Unreached(limit=conductor.settings.unreached_builds)
+        self._left_out: set[WorkerId] = set()  # connected here, but not to each other
 
     @property
     def active(self) -> bool:
@@ -165,7 +173,8 @@ class Recovery:
         """A member is (again) connected. One that was given up too early is taken back."""
         self._suspects.pop(worker, None)
         undecided = self.stage in (Stage.SETTLING, Stage.BUILDING)
-        if worker not in self.lost or worker in self._ended or not undecided:
+        final = worker in self._ended or worker in self._left_out
+        if worker not in self.lost or final or not undecided:
             return []
         del self.lost[worker]
         self._missing.remove(worker)
@@ -242,6 +251,8 @@ class Recovery:
         assert base is not None
         gone = self.lost.keys() | self.departed | conductor.strangers()
         whole, self._whole = self._whole, None
+        if whole is not None and whole.number != base.number:
+            whole = None  # its leavers went in good order, and a later generation is recorded
         if self.me not in base and whole is not None and self.let_go != whole.number:
             # Nobody has gone on without this leader; if they are all lost, it stays.
             if gone.issuperset(base.workers()):
@@ -252,15 +263,18 @@ class Recovery:
         if self.me not in base:
             # It only waits for its successor, which must act now. If that one is gone, the key
             # must be free.
-            self.stage, self._torn = Stage.IDLE, True
+            self.stage, self._torn, conductor.mending = Stage.IDLE, True, False
             free = Dismiss(why=f"its successor {base.leader} is lost", failed=False)
             return [*effects, free] if base.leader in gone else effects
         self.owing.clear()
-        self._torn = False
+        self._torn, conductor.mending = False, True
         left = [w for w in base.workers() if w not in gone]
         why = "; ".join(f"{w} is lost: {self.lost[w]}" for w in self._missing)
         fell = m.Fell(generation=conductor.last_number, why=why or "collectives broke")
-        effects += self.voice.to(self.voice.peers, fell)
+        effects += self.voice.to((w for w in self.voice.peers if w not in self._left_out), fell)
+        for worker in sorted(self._left_out & gone):
+            out = m.Fell(generation=conductor.last_number, why=self.lost[worker], out=True)
+            effects += self.voice.to([worker], out)
         conductor.last_number += 1
         self.target = draw_again(
             base,
@@ -269,9 +283,11 @@ class Recovery:
             leader=self.me,
             token=conductor.token,
         )
-        self.stage, self.keys, self._waiting = Stage.BUILDING, {}, set(left)
+        self.stage, self.keys, self._waiting = Stage.BUILDING, Rendezvous(), set(left)
+        self._unreached.begin_build()
         self._briefed = {worker for worker in left if worker in self.voice.peers}
-        self._due = now + conductor.settings.build_timeout_s * self._patience
+        self._build_began = now
+        self._due = now + conductor.settings.build_timeout_s * self._patience + REPORT_S
         told = self.voice.tell("recovery.building", target=self.target.number, workers=len(left))
         return [*effects, *self.voice.to(left, m.Prepare(generation=self.target)), *told]
 
@@ -288,7 +304,7 @@ class Recovery:
     def makes(self, number: int) -> bool:
         return self.target is not None and self.target.number == number and self.active
 
-    def on_rendezvous_key(self, message: m.RendezvousKey) -> list[Effect]:
+    def on_rendezvous(self, message: m.RendezvousKey | m.RendezvousEntry) -> list[Effect]:
         assert self.target is not None
         return self.voice.relay(message, self.keys, self.target)
 
@@ -302,10 +318,29 @@ class Recovery:
         return [self.conductor.record(self.target)]
 
     def on_group_failed(self, message: m.GroupFailed, now: float) -> list[Effect]:
-        if self.stage is not Stage.BUILDING:
+        """A member could not build the group: build again, once the others have reported too."""
+        if self.stage is not Stage.BUILDING or self.target is None:
             return []
-        self.stage, self._due = Stage.SETTLING, now + AGAIN_S
-        return self.voice.tell("recovery.again", worker=message.worker, why=message.why)
+        effects: list[Effect] = []
+        if not self._unreached.reported:
+            self._due, self._failed_at = now + REPORT_S, now
+            effects = self.voice.tell("recovery.again", worker=message.worker, why=message.why)
+        self._unreached.on_failed(self.target, message.worker, message.unreached)
+        return effects
+
+    def _overdue(self) -> set[WorkerId]:
+        """Who has reported nothing, unless somebody failed before the time for it was over."""
+        reported, limit_s = self._unreached.reported, self.conductor.settings.build_timeout_s
+        if reported and self._failed_at < self._build_began + limit_s:
+            return set()
+        return self._waiting - reported
+
+    def _is_due(self, now: float) -> bool:
+        """Whether it is time to build (again)."""
+        reported = self._unreached.reported if self.stage is Stage.BUILDING else set()
+        if reported and self._waiting <= reported:
+            return now >= self._failed_at + AGAIN_S
+        return self.stage in (Stage.SETTLING, Stage.BUILDING) and now >= self._due
 
     def on_recorded(self, target: Generation, now: float) -> list[Effect]:
         """The store has recorded something: the survivors' generation, or one in its way."""
@@ -317,17 +352,20 @@ class Recovery:
         return [*effects, *self.begin(now)] if again else effects
 
     def _resume(self, target: Generation, now: float) -> list[Effect]:
+        self.conductor.mending = False
+        self._unreached.forget()
         effects = self.conductor.on_mended(target, now)
         # Whoever goes after the first step says so by going.
         waiting = set(target.settled().workers())
         self.stage, self._waiting, self._patience = Stage.RESUMING, waiting, 1
         self._stuck.clear()
-        why = "the job went on without this worker"
-        out = m.Out(generation=target.number, why=why)
         strangers = [w for w in self.voice.peers if w not in target]
-        effects += self.voice.to(strangers, out)
         for worker in strangers:
+            why = self.lost[worker] if worker in self._left_out else ""
+            why = why or "the job went on without this worker"
+            effects += self.voice.to([worker], m.Out(generation=target.number, why=why))
             del self.voice.peers[worker]
+        self._left_out.clear()
         word = m.Founded(generation=target.number)
         return [*effects, *self.voice.to(target.workers(), word), self.conductor.word()]
 
@@ -340,6 +378,7 @@ class Recovery:
             return []
         assert self.target is not None
         self.stage = Stage.IDLE
+        self.keys = Rendezvous()
         lost, self._missing = ",".join(self._missing), []
         return self.voice.tell(
             "job.recovered",
@@ -386,8 +425,30 @@ class Recovery:
                     effects += self.on_lost(worker, suspect.why, now)
         if effects:
             return effects
-        if self.stage in (Stage.SETTLING, Stage.BUILDING) and now >= self._due:
-            if self.stage is Stage.BUILDING:
-                self._patience = min(2 * self._patience, PATIENCE_MAX)
-            return self.begin(now)
+        if self._is_due(now):
+            if self.stage is Stage.BUILDING and self.target is not None:
+                if not self._unreached.reported:
+                    self._patience = min(2 * self._patience, PATIENCE_MAX)
+                self._unreached.end_build(self.target, self._overdue())
+            return self._begin_again(now)
         return []
+
+    def _begin_again(self, now: float) -> list[Effect]:
+        """Build again, without a member that has made too many builds fail."""
+        base = self.conductor.generation
+        gone = self.lost.keys() | self.departed | self.conductor.strangers()
+        found = self._unreached.leave_out(base, leader=self.me, gone=gone) if base else None
+        if found is None:
+            return self.begin(now)
+        effects = self.voice.tell("worker.lost", worker=found.worker, why=found.why)
+        if found.worker == self.me:
+            # The others reach each other. One of them leads as soon as the key is free.
+            self.stage = Stage.IDLE
+            return [*effects, Dismiss(why=found.why, failed=False)]
+        self._torn = self._torn or found.worker in self.owing
+        self.lost[found.worker] = found.why
+        self._left_out.add(found.worker)
+        self._missing.append(found.worker)
+        self._suspects.pop(found.worker, None)
+        self._vacate(found.worker)
+        return [*effects, *self.begin(now)]

@@ -51,10 +51,14 @@ class Requests:
 
     def settle(self, answer: Final) -> list[int]:
         """Remember the final answer; returns everyone who waits for it."""
+        self._keep(answer)
+        return self._waiting.pop(answer.request_id, [])
+
+    def _keep(self, answer: Final) -> None:
+        """Remember an answer, and forget the oldest one if there are too many."""
         self._answers[answer.request_id] = answer
         while len(self._answers) > _REMEMBERED:
             self._answers.popitem(last=False)
-        return self._waiting.pop(answer.request_id, [])
 
     def forget(self, peer: int) -> None:
         """A connection closed; its request goes on without it."""
@@ -82,9 +86,9 @@ class Requests:
             "Finished": Finished,
         }
         for request_id, kind, reason in answers:
-            self._answers[request_id] = kinds[kind](request_id=request_id, reason=reason)
+            self._keep(kinds[kind](request_id=request_id, reason=reason))
         for record in records:
-            self._answers[record.request_id] = Adjusted(request_id=record.request_id, record=record)
+            self._keep(Adjusted(request_id=record.request_id, record=record))
 
     def remember(self, deeds: Iterable[Deed]) -> None:
         """What the store's record says of requests that another leader had answered."""
@@ -95,7 +99,7 @@ class Requests:
                 answer: Final = Undone(request_id=deed.request_id, reason=deed.undone)
             else:
                 answer = Adjusted(request_id=deed.request_id, record=deed.record())
-            self._answers[deed.request_id] = answer
+            self._keep(answer)
 
 
 def scale_out_fault(generation: Generation, message: ScaleOut, settings: Settings) -> str:

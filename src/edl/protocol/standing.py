@@ -37,18 +37,50 @@ class Standing:
         self.worker = worker
         self.recorded: tuple[Recorded, int] | None = None
         self.ended = ""  # how the job ended; empty while it runs
+        self.fenced = ""  # why this run of the job is over for good; empty while it is not
+        self._watched = False  # whether a notification has told of a generation
         self.heir_of = 0  # the generation whose office is handed to this worker
         self.missing: WorkerId | None = None  # who led until this worker did, and answers no more
         self._well = False  # or still answered then
         self._ended_since: float | None = None
         self._alone_since: float | None = None
 
-    def take_note(self, value: bytes, revision: int) -> bool:
+    def take_note(self, value: bytes, revision: int, *, watched: bool = False) -> bool:
         """Notifications and answers come on different ways: the later revision is the truth."""
+        self._watched = self._watched or watched
         if self.recorded is not None and revision <= self.recorded[1]:
             return False
         self.recorded = (read_recorded(value), revision)
         return True
+
+    def fence_if_deleted(self, *, watched: bool) -> list[Effect]:
+        """The store has no generation (any more). Only a launcher deletes one, as a fence.
+
+        Notifications come in order: the first ones may say that there is none yet.
+        """
+        if watched and not self._watched:
+            return []
+        return self._fence("the job was fenced: its generation was deleted from the store")
+
+    def fence_if_replaced(self, value: bytes) -> list[Effect]:
+        """Another start of the same job has recorded its founding generation here."""
+        if self.recorded is None:
+            return []
+        known, found = self.recorded[0].generation, read_recorded(value).generation
+        # This start's own founding generation may be recorded again, with its leader's old token.
+        if not found.founding or found.token <= known.token:
+            return []
+        return self._fence(
+            f"the job was started again: the store holds generation {found.number} of another start"
+        )
+
+    def _fence(self, why: str) -> list[Effect]:
+        """Stop for good: what this worker does from here on must not count."""
+        if self.ended or self.fenced:
+            return []
+        self.fenced = why
+        leaves = self.worker.state is State.LEAVING
+        return [MayGo()] if leaves else self.worker.out(why)
 
     def is_eligible(self) -> bool:
         """Whoever is absent from the last recorded generation leads nobody."""
@@ -61,7 +93,7 @@ class Standing:
 
     def may_lead(self) -> bool:
         """Nobody needs a leader any more once the job's end is told."""
-        return self.is_eligible() and not self.ended
+        return self.is_eligible() and not self.ended and not self.fenced
 
     def base(self) -> tuple[Recorded, int]:
         """What a new leader builds on, and its revision; unknown ones show when it records."""
@@ -104,7 +136,7 @@ class Standing:
         waits = last.number == here.number and not worker.stuck
         if last.number < here.number or waits or planned:
             return []
-        return worker.out("the job went on without this worker")
+        return worker.out(worker.out_why or "the job went on without this worker")
 
     def leave_if_over(self) -> list[Effect]:
         """The job is over: whoever waits for others waits in vain.

@@ -80,6 +80,8 @@ class WorkerStatus:
     compute_s: float
     slowness: float = 0.0  # its time per sample over the median's, lately; 0: not known
     straggler: bool = False
+    silent_s: float = 0.0  # for how long it has left heartbeats unanswered; 0: it answers
+    process_runs: bool = False  # silent, but its watchdog says that the process is running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from edl.protocol.chronicle import Chronicle
-from edl.protocol.effects import Effect, Publish, Send
+from edl.protocol.effects import Close, Effect, Publish, Send
 from edl.protocol.messages import (
     Accepted,
     Adjusted,
@@ -17,9 +17,11 @@ from edl.protocol.messages import (
     Events,
     Message,
     Prepare,
+    RendezvousEntry,
     RendezvousKey,
     Retry,
 )
+from edl.protocol.rendezvous import Rendezvous
 from edl.protocol.requests import Final, Requests
 from edl.protocol.topology import Generation
 from edl.types import WorkerId
@@ -35,6 +37,7 @@ class Voice:
 
     def __init__(self) -> None:
         self.peers: dict[WorkerId, int] = {}
+        self._replaced: dict[int, WorkerId] = {}  # open connections that are no longer used
         self.requests = Requests()
         self.chronicle = Chronicle()
         self.generation = 0
@@ -63,23 +66,47 @@ class Voice:
             if worker in self.peers
         ]
 
-    def relay(
-        self, key: RendezvousKey, known: dict[str, RendezvousKey], target: Generation
-    ) -> list[Effect]:
-        """A rendezvous key to the other members, once; `known` keeps it for who is away."""
-        if key.key in known:
-            return []
-        known[key.key] = key
-        return self.to((w for w in target.workers() if w != key.worker), key)
+    def attach(self, worker: WorkerId, peer: int) -> None:
+        """Use this connection for the worker from now on."""
+        before = self.peers.get(worker)
+        if before is not None and before != peer:
+            self._replaced[before] = worker
+        self._replaced.pop(peer, None)
+        self.peers[worker] = peer
 
-    def brief(
-        self, worker: WorkerId, target: Generation, known: dict[str, RendezvousKey]
+    def close_replaced(self, worker: WorkerId) -> list[Effect]:
+        """Close a worker's other connections, so that it connects and registers again.
+
+        A worker closes one connection before it dials the next, but what it sent over the first
+        may arrive last. The second one then looks replaced, although it is the one in use.
+        """
+        return [Close(peer=peer) for peer, owner in self._replaced.items() if owner == worker]
+
+    def relay(
+        self, message: RendezvousKey | RendezvousEntry, known: Rendezvous, target: Generation
     ) -> list[Effect]:
+        """Send a new key to the other members; collect an entry until its group is complete.
+
+        `known` keeps both for members that are disconnected now. What was published for another
+        generation is dropped: its addresses are no longer served.
+        """
+        if message.generation != target.number:
+            return []
+        if isinstance(message, RendezvousEntry):
+            sent: list[Effect] = []
+            for worker, table in known.add_entry(message, target).items():
+                sent += self.to([worker], table)
+            return sent
+        if not known.add_key(message):
+            return []
+        return self.to((w for w in target.workers() if w != message.worker), message)
+
+    def brief(self, worker: WorkerId, target: Generation, known: Rendezvous) -> list[Effect]:
         """Everything said so far about a generation that is being built."""
         told = self.to([worker], Prepare(generation=target))
-        for key in known.values():
-            if worker in target and worker != key.worker:
-                told += self.to([worker], key)
+        if worker in target:
+            for message in known.known_to(worker):
+                told += self.to([worker], message)
         return told
 
     def accept(self, request_id: str, peer: int) -> list[Effect]:
@@ -122,6 +149,7 @@ class Voice:
         """A connection closed; returns the worker it belonged to."""
         self.requests.forget(peer)
         self.chronicle.unsubscribe(peer)
+        self._replaced.pop(peer, None)
         for worker, link in list(self.peers.items()):
             if link == peer:
                 del self.peers[worker]

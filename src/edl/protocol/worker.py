@@ -17,8 +17,9 @@ from edl.protocol.effects import (
     DropGroup,
     Effect,
     OfferKey,
+    OfferTable,
 )
-from edl.protocol.events import Entered
+from edl.protocol.events import Entered, EntryMade, GroupFell
 from edl.protocol.messages import (
     Fell,
     Founded,
@@ -34,11 +35,14 @@ from edl.protocol.messages import (
     Ready,
     Register,
     Rejected,
+    RendezvousEntry,
     RendezvousKey,
+    RendezvousTable,
     Stuck,
     Switched,
     Undo,
 )
+from edl.protocol.rendezvous import rows_of
 from edl.protocol.topology import Generation
 from edl.types import Member
 
@@ -68,12 +72,13 @@ class Worker:
         self.outbox: list[Message] = []
         self.linked = False
         self._context_s: float | None = None
-        self._keys: dict[int, list[RendezvousKey]] = {}
+        self._keys: dict[int, list[RendezvousKey | RendezvousEntry]] = {}
         self._built: dict[int, GroupBuilt] = {}
         self._switched: Switched | None = None
         self.last = 0  # the highest generation that this worker has heard of
         self.dead_upto = 0  # generations up to this number have fallen
         self.through = 0  # the last one whose first step everybody has committed, if some then left
+        self.out_why = ""  # why the next generation is made without this worker, if it is
         self._left_out: set[int] = set()  # fallen ones that were to go on without this worker
         self._stuck: Stuck | None = None
 
@@ -145,6 +150,20 @@ class Worker:
         self._keys.setdefault(generation, []).append(made)
         self._say(made)
 
+    def on_entry_made(self, event: EntryMade) -> None:
+        made = RendezvousEntry(
+            generation=event.generation,
+            worker=self.me.worker,
+            group=event.group,
+            rank=event.rank,
+            size=event.size,
+            key=event.key,
+            common=event.common,
+            parts=event.parts,
+        )
+        self._keys.setdefault(event.generation, []).append(made)
+        self._say(made)
+
     def on_group_stands(self, number: int, build_s: float) -> list[Effect]:
         generation = self.prepared.get(number)
         if generation is None:
@@ -157,9 +176,15 @@ class Worker:
             return [Begin(generation=generation)]
         return []
 
-    def on_group_fell(self, number: int, why: str) -> None:
-        if self._forget(number) is not None:
-            self.outbox.append(GroupFailed(generation=number, worker=self.me.worker, why=why))
+    def on_group_fell(self, event: GroupFell) -> None:
+        if self._forget(event.number) is not None:
+            failed = GroupFailed(
+                generation=event.number,
+                worker=self.me.worker,
+                why=event.why,
+                unreached=event.unreached,
+            )
+            self.outbox.append(failed)
 
     def on_switch_decided(self, number: int) -> Generation | None:
         """The next step belongs to this generation. None: not for this worker."""
@@ -235,6 +260,7 @@ class Worker:
         self.generation = target
         self.state = State.TRAINING
         self._stuck = None
+        self.out_why = ""
         for number in [n for n in self.prepared if n <= target.number]:
             self._forget(number)
 
@@ -252,11 +278,16 @@ class Worker:
             return self._on_prepare(message.generation, here)
         if isinstance(message, RendezvousKey) and message.generation in self.prepared:
             return [OfferKey(generation=message.generation, key=message.key, value=message.value)]
+        if isinstance(message, RendezvousTable) and message.generation in self.prepared:
+            entries = rows_of(message)
+            number, rank, size = message.generation, message.rank, message.size
+            return [OfferTable(generation=number, rank=rank, size=size, entries=entries)]
         if isinstance(message, Undo):
             return self._on_undo(message)
         if isinstance(message, Ping):
             self._say(Pong(generation=here, worker=self.me.worker))
         if isinstance(message, Fell):
+            self.out_why = message.why if message.out else ""
             return self._on_fell(message.generation, message.why)
         if isinstance(message, Out):
             return self.out(message.why)

@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from edl.errors import EdlError, GroupBroken, Leave
+from edl.errors import BuildFailed, EdlError, GroupBroken, Leave, StoreError
 from edl.protocol import effects as fx
 from edl.protocol.conductor import GENERATION_KEY
 from edl.protocol.election import LEADER_KEY
 from edl.protocol.events import (
     Broke,
+    EntryMade,
     Event,
     GenerationSeen,
     GroupFell,
@@ -37,13 +39,14 @@ from edl.protocol.leader import STATE_KEY
 from edl.protocol.messages import MESSAGES
 from edl.protocol.node import Node
 from edl.protocol.topology import Generation
-from edl.runtime.board import Board
+from edl.runtime.board import Board, Entry
 from edl.runtime.clock import now, wall
 from edl.runtime.courier import Courier
-from edl.runtime.framework import BuildGroup, Group
+from edl.runtime.framework import BuildGroup, BuildOptions, Group
 from edl.runtime.identity import Identity
-from edl.store.base import open_store
-from edl.types import Member
+from edl.runtime.watchdog import Charge, Watchdog
+from edl.store.base import Versioned, open_store
+from edl.types import Member, WorkerId
 from edl.wire.codec import Codec
 from edl.wire.hub import Hub
 from edl.wire.peer import Peer
@@ -54,6 +57,8 @@ _log = logging.getLogger("edl.agent")
 
 # How long a worker that goes waits for groups that are still being destroyed.
 _DROP_S = 5.0
+# Between two attempts to watch a key.
+_WATCH_AGAIN_S = 0.2
 _QUIET = fx.Announce(generation=0, switch_step=0, token=0)
 
 
@@ -77,16 +82,19 @@ class Agent:
         self.begun: Generation | None = None
         self.dismissal: Dismissal | None = None
         self.may_go = False
+        self.committed = 0  # written by the training thread, for events of this worker as leader
         self.let_go = 0  # the generation whose others may go on without this worker
         self.changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._boards: dict[int, Board] = {}
-        self._early: dict[int, list[fx.OfferKey]] = {}
+        self._early: dict[int, list[fx.OfferKey | fx.OfferTable]] = {}
         self._dialled: dict[int, Peer] = {}
         self._incoming: dict[int, Peer] = {}
         self._next_incoming = 1
         self._aside: list[Callable[[], None]] = []
         self._drops: list[threading.Thread] = []
+        self._builds: list[threading.Thread] = []
+        self._proof_timeout_s = identity.settings.proof_timeout_s
         self._hub = Hub(
             name=f"edl-agent-{identity.worker}",
             job=identity.job,
@@ -95,7 +103,7 @@ class Agent:
             on_message=self._on_message,
             on_open=self._on_open,
             on_closed=self._on_closed,
-            on_tick=lambda: self._step(Tick()),
+            on_tick=self._on_tick,
             on_error=self._on_error,
             tls=identity.tls,
         )
@@ -117,27 +125,38 @@ class Agent:
         self._store = open_store(
             identity.store, job=identity.job, secret=identity.secret, tls=identity.tls
         )
+        lease = f"{identity.worker}-{os.getpid()}"
         self._courier = Courier(
             self._store,
-            lease=f"{identity.worker}-{os.getpid()}",
+            lease=lease,
             lease_s=identity.settings.lease_s,
             answer=self._on_swapped,
         )
+        self._watchdog = _watchdog_of(identity, lease)
 
     # -- for the training thread -----------------------------------------------------------
 
     def start(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.start()
         self._hub.start()
         self._courier.start()
-        self._store.watch(
-            LEADER_KEY,
-            lambda seen: self.post(LeaderSeen(value=seen.value, revision=seen.revision)),
-        )
-        self._store.watch(
-            GENERATION_KEY,
-            lambda seen: self.post(GenerationSeen(value=seen.value, revision=seen.revision)),
-        )
-        self._store.watch(STATE_KEY, lambda seen: self.post(StateSeen(value=seen.value)))
+        self._watch(LEADER_KEY, lambda at: LeaderSeen(value=at.value, revision=at.revision))
+        self._watch(GENERATION_KEY, lambda at: GenerationSeen(value=at.value, revision=at.revision))
+        self._watch(STATE_KEY, lambda at: StateSeen(value=at.value))
+
+    def _watch(self, key: str, event_of: Callable[[Versioned], Event]) -> None:
+        """A store that is away for a moment while this worker starts does not end the worker."""
+        deadline = now() + self.identity.settings.register_timeout_s
+        while True:
+            try:
+                self._store.watch(key, lambda found: self.post(event_of(found)))
+                return
+            except StoreError as error:
+                if now() >= deadline:
+                    raise
+                _log.warning("store.watch key=%s failed, asking again: %s", key, error)
+                time.sleep(_WATCH_AGAIN_S)
 
     def post(self, event: Event, *, urgent: bool = True) -> None:
         """From any thread: the machines see it soon; what is not urgent, within a tick.
@@ -226,6 +245,9 @@ class Agent:
 
     def stop(self) -> None:
         """Say what is still to be said, then close everything."""
+        if self._watchdog is not None:
+            # First: it must not renew a lease that is about to be given up.
+            self._watchdog.stop()
         self._courier.stop(revoke=True, timeout_s=5.0)
         self._hub.stop()
         self._store.close()
@@ -236,6 +258,12 @@ class Agent:
         until = now() + _DROP_S
         for thread in self._drops:
             thread.join(max(0.0, until - now()))
+        if not self.identity.spawned_at:
+            # Nor must it end while a constructor of Gloo waits for a peer; that gives up by itself.
+            # A worker of a launcher ends without finalizing its interpreter.
+            until = now() + self.identity.settings.build_timeout_s + _DROP_S
+            for thread in self._builds:
+                thread.join(max(0.0, until - now()))
 
     # -- events in -------------------------------------------------------------------------
 
@@ -260,6 +288,11 @@ class Agent:
         self._dialled.pop(number, None)
         self._step(PeerClosed(peer=number, why=why))
 
+    def _on_tick(self) -> None:
+        self._step(Tick())
+        if self._watchdog is not None:
+            self._watchdog.beat(now(), self.node.watchers, leads=self.leads)
+
     def _on_swapped(self, event: Swapped) -> None:
         self.post(event)
 
@@ -268,6 +301,7 @@ class Agent:
         self._dismiss(fx.Dismiss(why=f"the agent failed: {error!r}", failed=True))
 
     def _step(self, event: Event) -> None:
+        self.node.committed = self.committed
         for effect in self.node.step(event, now()):
             self._perform(effect)
 
@@ -296,7 +330,7 @@ class Agent:
                 board = self._boards.get(number)
                 if board is not None:
                     board.cancel(why)
-            case fx.OfferKey():
+            case fx.OfferKey() | fx.OfferTable():
                 self._offer(effect)
             case fx.Announce():
                 self.word = effect
@@ -345,38 +379,66 @@ class Agent:
             self._step(GroupStands(number=number, build_s=0.0))
             return
         board = Board(
-            lambda key, value: self.post(KeyMade(generation=number, key=key, value=value))
+            lambda key, value: self.post(KeyMade(generation=number, key=key, value=value)),
+            lambda entry: self._post_entry(number, entry),
         )
         self._boards[number] = board
         for early in self._early.pop(number, []):
-            board.offer(early.key, early.value)
-        threading.Thread(
+            self._offer(early)
+        thread = threading.Thread(
             target=self._build, args=(generation, board), name=f"edl-build-{number}", daemon=True
-        ).start()
+        )
+        self._builds = [one for one in self._builds if one.is_alive()] + [thread]
+        thread.start()
 
     def _build(self, generation: Generation, board: Board) -> None:
         began, number = now(), generation.number
-        timeout_s = self.identity.settings.build_timeout_s
+        settings = self.identity.settings
+        options = BuildOptions(
+            bind=self.identity.bind,
+            timeout_s=settings.build_timeout_s,
+            proof_timeout_s=self._proof_timeout_s,
+            secret=self.identity.secret,
+        )
         try:
-            group = self._build_group(
-                generation, self.identity.worker, board, self.identity.bind, timeout_s
-            )
+            group = self._build_group(generation, self.identity.worker, board, options)
         except EdlError as error:
-            self.post(GroupFell(number=number, why=str(error)))
+            if not board.cancelled():
+                # Peers that are only slow get more time at the next attempt.
+                longer = min(2 * options.proof_timeout_s, settings.build_timeout_s)
+                self._proof_timeout_s = max(options.proof_timeout_s, longer)
+            unreached = map(WorkerId, error.unreached) if isinstance(error, BuildFailed) else ()
+            self.post(GroupFell(number=number, why=str(error), unreached=tuple(unreached)))
             return
         if board.cancelled():
             group.drop()
             self.post(GroupFell(number=number, why="it was undone while it was built"))
             return
+        self._proof_timeout_s = settings.proof_timeout_s
         self.groups[number] = (generation, group)
         self.post(GroupStands(number=number, build_s=now() - began))
 
-    def _offer(self, effect: fx.OfferKey) -> None:
+    def _post_entry(self, number: int, entry: Entry) -> None:
+        self.post(
+            EntryMade(
+                generation=number,
+                group=entry.group,
+                rank=entry.rank,
+                size=entry.size,
+                key=entry.key,
+                common=entry.common,
+                parts=entry.parts,
+            )
+        )
+
+    def _offer(self, effect: fx.OfferKey | fx.OfferTable) -> None:
         board = self._boards.get(effect.generation)
         if board is None:
             self._early.setdefault(effect.generation, []).append(effect)
-            return
-        board.offer(effect.key, effect.value)
+        elif isinstance(effect, fx.OfferTable):
+            board.offer_table(effect.entries, rank=effect.rank, size=effect.size)
+        else:
+            board.offer(effect.key, effect.value)
 
     def _drop(self, number: int, why: str) -> None:
         board = self._boards.pop(number, None)
@@ -393,7 +455,8 @@ class Agent:
             raise GroupBroken(f"generation {number} was given up, or is without this worker")
         if group.broken:
             raise GroupBroken(group.broken)
-        for old in [n for n in self.groups if n < number]:
+        # A copy: a build thread may add its group meanwhile.
+        for old in [n for n in list(self.groups) if n < number]:
             leftover = self.groups.pop(old)[1]
             self._boards.pop(old, None)
             if leftover is not None:
@@ -418,3 +481,22 @@ class Agent:
         thread = threading.Thread(target=drop, name="edl-drop", daemon=True)
         self._drops = [one for one in self._drops if one.is_alive()] + [thread]
         thread.start()
+
+
+def _watchdog_of(identity: Identity, lease: str) -> Watchdog | None:
+    settings = identity.settings
+    if not Watchdog.wanted(settings):
+        return None
+    return Watchdog(
+        Charge(
+            job=identity.job,
+            worker=identity.worker,
+            pid=os.getpid(),
+            secret=identity.secret.hex(),
+            store=identity.store,
+            lease=lease,
+            lease_s=settings.lease_s,
+            silence_s=settings.silence_s,
+            unresponsive_s=settings.unresponsive_s,
+        )
+    )

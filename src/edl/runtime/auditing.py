@@ -44,6 +44,7 @@ class EpochAudit:
     twice: int
     never: int
     earlier: int  # used before the job's log begins: it went on from a checkpoint
+    unused: int  # what the epoch had left when the script, or the job, ended it; 0 while it runs
     fault: str
 
 
@@ -59,7 +60,13 @@ class Audit:
 
     @property
     def exact(self) -> bool:
+        """No sample was used twice, and none was passed over."""
         return not self.fault
+
+    @property
+    def unused(self) -> int:
+        """How many samples were left when epochs ended early."""
+        return sum(epoch.unused for epoch in self.epochs)
 
 
 @dataclass(slots=True)
@@ -133,7 +140,9 @@ def audit_folder(folder: Path, *, steps: int = 0, ended: bool = False) -> Audit:
     _drop_void(history)
     epochs = tuple(_judge(history))
     if ended and epochs and epochs[-1].state == "running":
-        epochs = (*epochs[:-1], replace(epochs[-1], state="unfinished"))
+        last_epoch = epochs[-1]
+        unused = max(0, last_epoch.samples - last_epoch.used - last_epoch.earlier)
+        epochs = (*epochs[:-1], replace(last_epoch, state="unfinished", unused=unused))
     last = max(history.steps, default=-1) + 1
     silent = f"no log tells of step {last}, but the job did {steps} steps" if last < steps else ""
     faults = [history.fault, *(epoch.fault for epoch in epochs), silent]
@@ -301,7 +310,7 @@ def _judge_epoch(
     if never and not fault:
         fault = f"{_name(history, epoch, _hole(holes, allowed))} was never used"
     state = "running" if not over else ("left early" if left else "complete")
-    return EpochAudit(epoch, state, len(steps), total, used, twice, never, earlier, fault)
+    return EpochAudit(epoch, state, len(steps), total, used, twice, never, earlier, left, fault)
 
 
 def _hole(holes: Sequence[int], allowed: int) -> int:
@@ -326,4 +335,4 @@ def _name(history: _History, epoch: int, position: int) -> str:
         return f"position {position}"
     shuffled = Permutation(data["samples"], seed=data["seed"], epoch=epoch)
     index = shuffled[position] if data["shuffle"] else position
-    return f"sample {index} of epoch {epoch} (position {position})"
+    return f"sample {index} of epoch {epoch + 1} (position {position})"

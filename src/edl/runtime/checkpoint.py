@@ -16,7 +16,7 @@ import errno
 import logging
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,8 @@ class CheckpointFolder:
         self.keep = keep
         self._place = open_place(url)
         self._made = False
-        self._spoiled: set[str] = set()  # passed over by `latest`, so not counted as kept
+        # Passed over by `latest`, here or on another worker, and why: not counted as kept.
+        self._spoiled: dict[str, str] = {}
         self._told: set[str] = set()
         self.where = self._place.where
 
@@ -116,7 +117,7 @@ class CheckpointFolder:
                 what = f"the checkpoint {self.where}/{name} was not written"
                 raise CheckpointError(_told(what, error)) from error
             raise
-        self._spoiled.discard(name)
+        self._spoiled.pop(name, None)
         self._tidy(step, set(written))
 
     def _make(self) -> None:
@@ -174,8 +175,8 @@ class CheckpointFolder:
         if name not in self._spoiled and name not in self._told:
             self._told.add(name)
             _log.warning(
-                "checkpoint.later %s/%s is later than step %d, which was written now, and would "
-                "be resumed from first; remove it, or give this job a folder of its own",
+                "checkpoint.later %s/%s is later than step %d, which was written now, and a "
+                "--resume would try it first; remove it, or give this job a folder of its own",
                 self.where,
                 name,
                 step,
@@ -229,12 +230,20 @@ class CheckpointFolder:
         return None
 
     @property
-    def passed_over(self) -> int:
-        """How many were found that cannot be used."""
-        return len(self._spoiled)
+    def passed_over(self) -> list[tuple[str, str]]:
+        """The path of each one that cannot be used, newest first, and why."""
+        found = sorted(self._spoiled.items(), reverse=True)
+        return [(f"{self.where}/{name}", why) for name, why in found]
+
+    def note_passed_over(self, found: Iterable[tuple[str, str]]) -> None:
+        """What another worker found when it read this folder."""
+        for path, why in found:
+            where, _, name = path.rpartition("/")
+            if where == self.where:
+                self._spoiled.setdefault(name, why)
 
     def _pass_over(self, name: str, why: str) -> None:
-        self._spoiled.add(name)
+        self._spoiled[name] = why
         _log.warning("checkpoint.passed_over %s/%s: %s", self.where, name, why)
 
     def _load(self, name: str, *, is_folder: bool) -> Checkpoint:
@@ -254,7 +263,7 @@ class CheckpointFolder:
                 tensors[stem] = decode(content)
             except ValueError as error:
                 raise Unfit(f"{part.file} is no safetensors file: {error}") from None
-        self._spoiled.discard(name)
+        self._spoiled.pop(name, None)
         return Checkpoint(
             step=step,
             where=f"{self.where}/{name}",

@@ -20,8 +20,9 @@ from edl.protocol.topology import draw_first
 from edl.runtime.agent import Agent
 from edl.runtime.board import Board
 from edl.runtime.clock import now
-from edl.runtime.framework import Exchange, Framework, Group, Transfer
+from edl.runtime.framework import BuildOptions, Exchange, Framework, Group, Transfer
 from edl.runtime.keeper import Keeper
+from edl.runtime.replica_check import ReplicaCheck
 from edl.types import Address, Gpu, Member, WorkerId
 
 __all__ = ["Entry", "enter_alone", "enter_job", "present_pieces", "present_step"]
@@ -92,7 +93,8 @@ def enter_alone(
         pid=0,
     )
     generation = draw_first([member], number=1, leader=me, token=0)
-    group = framework.build_group(generation, me, Board(lambda key, value: None), "127.0.0.1", 0.0)
+    alone = BuildOptions(bind="127.0.0.1", timeout_s=0.0, proof_timeout_s=0.0, secret=b"")
+    group = framework.build_group(generation, me, Board(lambda key, value: None), alone)
     progress = _enter(Progress(me=me, generation=generation, ledger=ledger, step=step))
     if keeper is not None:
         keeper.begin(progress)
@@ -115,6 +117,7 @@ def enter_job(
     step: int,
     began: float,
     keeper: Keeper | None,
+    check: ReplicaCheck,
 ) -> Entry:
     """Say that the context is prepared, wait to be let in, and take over the job's state."""
     warming = framework.warm_up() if agent.identity.request_id else iter(())
@@ -134,7 +137,7 @@ def enter_job(
         if generation.mended:
             raise GroupBroken("the first generation fell before this worker had entered it")
         group = agent.entered(generation.number)
-        return _take_part(agent, framework, progress, group, warming)
+        return _take_part(agent, framework, progress, group, warming, check)
     except GroupBroken as error:
         return Entry(
             progress=progress,
@@ -157,7 +160,12 @@ def _warm_up(warming: Iterator[None], *, until: Callable[[], bool]) -> None:
 
 
 def _take_part(
-    agent: Agent, framework: Framework, progress: Progress, group: Group, warming: Iterator[None]
+    agent: Agent,
+    framework: Framework,
+    progress: Progress,
+    group: Group,
+    warming: Iterator[None],
+    check: ReplicaCheck,
 ) -> Entry:
     """The first round of a group, and the state."""
     generation, me = progress.generation, progress.me
@@ -172,10 +180,12 @@ def _take_part(
         records = [unpack(row) for row in rows]
         agent.post(RoundJoined(generation=generation.number))
     if generation.newcomers and generation.source == me:
-        transfer = framework.start_sending(group, progress.snapshot())()
+        snapshot = {**progress.snapshot(), **check.shared()}
+        transfer = framework.start_sending(group, snapshot)()
     elif generation.newcomers:
         snapshot, receiving = framework.start_receiving(group)
         progress.adopt(snapshot)
+        check.adopt(snapshot)
     if generation.founding and receiving is not None:
         # Founders carry their share at once, so they need the state at once.
         transfer, receiving = receiving(), None

@@ -15,7 +15,17 @@ from edl.runtime.board import Board
 from edl.runtime.tensorfile import Tensors
 from edl.types import WorkerId
 
-__all__ = ["BuildGroup", "Framework", "Group", "Pending", "Relay", "StatePath", "Task", "Transfer"]
+__all__ = [
+    "BuildGroup",
+    "BuildOptions",
+    "Framework",
+    "Group",
+    "Pending",
+    "Relay",
+    "StatePath",
+    "Task",
+    "Transfer",
+]
 
 _Result = TypeVar("_Result")
 _Given = TypeVar("_Given", covariant=True)
@@ -162,6 +172,16 @@ class Group(StatePath, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions:
+    """What a worker needs to build its end of a group, whichever the generation."""
+
+    bind: str  # the address that its listeners bind to
+    timeout_s: float  # until every peer is connected
+    proof_timeout_s: float  # from then on, until every peer has proved the secret
+    secret: bytes  # the job's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
     """What moving the state cost."""
 
@@ -173,7 +193,7 @@ class Framework(Protocol):
     """What a plug-in does for the session."""
 
     def build_group(
-        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+        self, generation: Generation, me: WorkerId, board: Board, options: BuildOptions
     ) -> Group: ...
 
     def start_sending(
@@ -225,6 +245,19 @@ class Framework(Protocol):
         """Make the registered objects what they were when they were remembered."""
         ...
 
+    def settings(self) -> list[tuple[str, str]]:
+        """Hyperparameters and what is small of registered objects: name and value, in an order
+        that is the same on every worker. Called at every step."""
+        ...
+
+    def digests(self, part: int, parts: int) -> Callable[[], list[tuple[str, str]]]:
+        """Digests of one of so many parts of all parameters and optimizer state, without buffers:
+        the name of each array in it, and a digest of what of it lies in this part.
+
+        The values are those of this moment; the result may be asked for later, and may wait then.
+        """
+        ...
+
     def broke(self) -> None:
         """Abandoned work may still write into buckets: the next step needs fresh ones."""
         ...
@@ -234,4 +267,4 @@ class Framework(Protocol):
         ...
 
 
-BuildGroup = Callable[[Generation, WorkerId, Board, str, float], Group]
+BuildGroup = Callable[[Generation, WorkerId, Board, BuildOptions], Group]

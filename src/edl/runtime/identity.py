@@ -14,11 +14,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 
 from edl.config import Settings
-from edl.errors import UsageError
+from edl.errors import EdlError, UsageError
 from edl.store.url import with_run
-from edl.types import Gpu, JobHandle, WorkerId
+from edl.types import NAME, Gpu, JobHandle, WorkerId
 from edl.wire.tls import Tls
 
 __all__ = ["Identity", "identify", "refuse_foreign_launchers"]
@@ -47,6 +48,13 @@ class Identity:
     spawned_at: float
     settings: Settings
     tls: Tls | None = None
+    unsupervised: bool = False  # it joined by itself; no launcher tells how it fares
+
+    def announce(self, text: str) -> None:
+        """Write a line for the person who started this worker by hand."""
+        if self.unsupervised:
+            sys.stderr.write(f"edl: {text}\n")
+            sys.stderr.flush()
 
 
 def refuse_foreign_launchers(environment: Mapping[str, str]) -> None:
@@ -80,6 +88,12 @@ def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
         absent.insert(0, "EDL_STORE")
     if absent:
         raise UsageError(f"EDL_JOB is set but {', '.join(absent)} is not; unset EDL_JOB or set it")
+    for variable in ("EDL_JOB", "EDL_WORKER"):
+        name = known.get(variable, "")
+        if name and not NAME.fullmatch(name):
+            raise UsageError(
+                f"{variable}={name!r} is no name; give up to 128 letters, digits, '.', '_' and '-'"
+            )
     run = known.get("EDL_RUN", "")
     identity = Identity(
         job=JobHandle(known["EDL_JOB"]),
@@ -100,8 +114,28 @@ def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
         # Imported here, because it asks on behalf of the identity above.
         from edl.runtime.joining import let_in
 
-        return let_in(identity, run)
+        try:
+            return let_in(identity, run)
+        except EdlError as error:
+            _print_without_traceback(error)
+            raise
     return replace(identity, store=with_run(identity.store, run))
+
+
+def _print_without_traceback(error: EdlError) -> None:
+    """If the script does not catch this error, Python prints its message alone.
+
+    The message says what to change; the traceback would only lead through EDL's own files.
+    """
+    usual = sys.excepthook
+
+    def hook(kind: type[BaseException], found: BaseException, trace: TracebackType | None) -> None:
+        if found is error:
+            print(f"edl: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        else:
+            usual(kind, found, trace)
+
+    sys.excepthook = hook
 
 
 def _own_name() -> str:

@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import json
 import secrets
+import socket
 import threading
 from dataclasses import replace
+from ipaddress import ip_address
 
-from edl.errors import EdlError, JobFinished, PeerError, Refused, StoreError, TimedOut, WrongSecret
+from edl.errors import (
+    EdlError,
+    JobFinished,
+    PeerError,
+    Refused,
+    StoreError,
+    TimedOut,
+    UsageError,
+    WrongSecret,
+)
 from edl.protocol import messages as m
 from edl.protocol.election import LEADER_KEY, Known, read_leader
 from edl.runtime.clock import now
 from edl.runtime.identity import Identity
 from edl.store.base import Store, open_store
 from edl.store.url import with_run
+from edl.types import Address
 from edl.wire.channel import Channel
 from edl.wire.codec import Codec
 
@@ -52,9 +64,14 @@ def let_in(identity: Identity, run: str) -> Identity:
             answer, last = None, str(error)
         match answer:
             case m.Accepted() | m.Adjusted():
-                return replace(identity, store=store, request_id=request_id)
+                joined = replace(identity, store=store, request_id=request_id, unsupervised=True)
+                joined.announce(
+                    f"job {identity.job} accepted worker {identity.worker}; it joins at a step "
+                    "boundary"
+                )
+                return joined
             case m.Refusal(reason=reason) | m.Undone(reason=reason):
-                raise Refused(f"job {identity.job} takes {identity.worker} not in: {reason}")
+                raise Refused(f"job {identity.job} refused worker {identity.worker}: {reason}")
             case m.Finished(reason=reason):
                 raise JobFinished(f"job {identity.job}: {reason}")
             case m.Retry(reason=reason, after_s=after_s):
@@ -63,14 +80,14 @@ def let_in(identity: Identity, run: str) -> Identity:
             case _:
                 pause.wait(PAUSE_S)
     raise TimedOut(
-        f"job {identity.job} did not take {identity.worker} in within "
+        f"job {identity.job} did not admit worker {identity.worker} within "
         f"{identity.settings.request_timeout_s:g} s: {last}"
     )
 
 
 def _present_run(identity: Identity) -> str:
     """Which run of the job is on, by the key that its launcher keeps."""
-    store = open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
+    store = _open(identity)
     try:
         found = store.get(CURRENT_KEY).value
     finally:
@@ -87,6 +104,7 @@ def _ask(identity: Identity, request: m.ScaleOut) -> object:
     leader = _leader(identity)
     if leader is None:
         return None
+    _check_host(identity, leader.address)
     with Channel(
         leader.address,
         job=identity.job,
@@ -99,12 +117,42 @@ def _ask(identity: Identity, request: m.ScaleOut) -> object:
         return channel.receive(ANSWER_S)
 
 
+def _check_host(identity: Identity, leader: Address) -> None:
+    """Refuse to join with an address that only processes of this machine can reach."""
+    if not _is_loopback(identity.bind) or _is_loopback(leader.host):
+        return
+    address = _address_towards(leader)
+    raise UsageError(
+        f"EDL_HOST is {identity.bind}, the loopback of this machine, but the leader of job "
+        f"{identity.job} listens at {leader}: the other workers could not reach this process; set "
+        f"EDL_HOST={address or 'to the address of this machine in that network'}"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _address_towards(other: Address) -> str:
+    """This machine's address on the route to that one; empty if there is no route."""
+    family = socket.AF_INET6 if ":" in other.host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((other.host, other.port))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
 def _open(identity: Identity) -> Store:
     return open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
 
 
 def _leader(identity: Identity) -> Known | None:
-    store = open_store(identity.store, job=identity.job, secret=identity.secret, tls=identity.tls)
+    store = _open(identity)
     try:
         found = store.get(LEADER_KEY)
     finally:

@@ -20,7 +20,7 @@ from edl.runtime.checkpoint import Checkpoint, CheckpointFolder
 from edl.runtime.clock import wall
 from edl.runtime.framework import Framework
 from edl.runtime.saver import Copied, Saver
-from edl.runtime.standing import note_failed, note_resumed, note_saved
+from edl.runtime.standing import note_failed, note_resumed, note_saved, read_noted
 
 __all__ = ["Keeper", "keeper_of"]
 
@@ -97,13 +97,27 @@ class Keeper:
                 "reasons are above); give another --checkpoint folder, or remove them to begin anew"
             )
 
-    def boundary(self, progress: Progress, *, rank: int) -> None:
-        """A step is committed here."""
+    def wants(self, step: int, *, rank: int) -> bool:
+        """Whether this worker will copy its state when so many steps are committed."""
+        saver = self._saver_of(rank)
+        return saver is not None and saver.wants(step)
+
+    def boundary(self, progress: Progress, *, rank: int, take: bool = True) -> None:
+        """A step is committed here. `take`: a checkpoint that is due may be taken now; otherwise
+        it waits for a boundary at which all replicas are compared."""
+        saver = self._saver_of(rank)
+        if saver is not None:
+            saver.boundary(progress.step, lambda: self._copy(progress), take=take)
+
+    def _saver_of(self, rank: int) -> Saver | None:
         if rank != 0:
             # Another one writes, perhaps since the last change of generation.
             self._saver = None
-            return
-        if self._saver is None:
+        elif self._saver is None:
+            noted = read_noted(self._job_folder) if self._job_folder is not None else None
+            if noted is not None:
+                # Another worker may have read the folder when the job resumed.
+                self._folder.note_passed_over(noted.passed_over_why)
             self._saver = Saver(
                 self._folder,
                 every_steps=self._settings.checkpoint_steps,
@@ -111,8 +125,7 @@ class Keeper:
                 resumed=self._resumed,
                 on_done=self._note,
             )
-
-        self._saver.boundary(progress.step, lambda: self._copy(progress))
+        return self._saver
 
     @contextmanager
     def stopping(self, progress: Progress) -> Iterator[None]:

@@ -21,6 +21,7 @@ from edl.protocol.position import Comparison, Position, compare
 from edl.protocol.progress import Progress
 from edl.runtime.agent import Agent
 from edl.runtime.framework import Framework, Group
+from edl.runtime.replica_check import ReplicaCheck
 
 __all__ = ["Act", "Mender"]
 
@@ -37,7 +38,9 @@ class Act:
 class Mender:
     """One worker's place in the history, and its way over a failure."""
 
-    def __init__(self, framework: Framework, agent: Agent | None, *, approximate: bool) -> None:
+    def __init__(
+        self, framework: Framework, agent: Agent | None, check: ReplicaCheck, *, approximate: bool
+    ) -> None:
         self.fault: GroupBroken | None = None  # why the present act is void
         self.whole = False  # this worker has the job's state
         self.calls = 0  # changes of the model since the last commit
@@ -45,6 +48,7 @@ class Mender:
         self._passed: dict[int, int] = {}  # calls of each since the present act was entered
         self._framework = framework
         self._agent = agent
+        self._check = check
         self._approximate = approximate
         self._acts = 0
         self._acts_before = 0  # when the present act was entered
@@ -163,7 +167,7 @@ class Mender:
     ) -> None:
         last = self._last
         calls = [self.calls, *(list(pair) for pair in self._made.items())]
-        snapshot = {**progress.snapshot(), "act": None, "calls": calls}
+        snapshot = {**progress.snapshot(), **self._check.shared(), "act": None, "calls": calls}
         if last is not None:
             snapshot["act"] = [int(last.ended), int(last.closed)]
         extra = last.reduced if last is not None else None
@@ -179,6 +183,7 @@ class Mender:
         path = group.pair(found.source, group.rank)
         snapshot, finish = self._framework.start_receiving(path, aside=True)
         finish()
+        self._check.adopt(snapshot)
         # What was received is what the next act begins with.
         self._framework.hold(heavy=False)
         self._framework.hold(heavy=True)

@@ -13,7 +13,10 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,7 +98,7 @@ class LocalPlace:
         content = bytearray(size)
         view = memoryview(content)
         reached = 0
-        with open(self._root / folder / name, "rb", buffering=0) as file:
+        with _open_regular(self._root / folder / name) as file:
             while reached < size and (count := file.readinto(view[reached : reached + _READ])):
                 reached += count
         view.release()
@@ -108,19 +111,26 @@ class LocalPlace:
         with contextlib.suppress(FileExistsError):
             inside.mkdir()
             _sync_folder(self._root)
-        temporary = inside / f".{name}.{secrets.token_hex(4)}{_TEMPORARY}"
+        at = _open_folder(inside)
+        # Others may write here, and may put a link in the folder's place: names are relative to
+        # the opened folder.
+        opener = partial(os.open, mode=0o666, dir_fd=at)
+        temporary = f".{name}.{secrets.token_hex(4)}{_TEMPORARY}"
         try:
-            with open(temporary, "xb", buffering=0) as file:
-                for part in parts:
-                    _write_all(file, part)
-                os.fsync(file.fileno())
-            os.replace(temporary, inside / name)
-        except BaseException:
-            # A full disk gets its space back now; what went wrong is told by the first error.
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        _sync_folder(inside)
+            try:
+                with open(temporary, "xb", buffering=0, opener=opener) as file:
+                    for part in parts:
+                        _write_all(file, part)
+                    os.fsync(file.fileno())
+                os.replace(temporary, name, src_dir_fd=at, dst_dir_fd=at)
+            except BaseException:
+                # A full disk gets its space back now; the first error says what went wrong.
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=at)
+                raise
+            _sync(at)
+        finally:
+            os.close(at)
 
     def write_small(self, folder: str, name: str, content: bytes) -> None:
         self.write(folder, name, [content])
@@ -237,12 +247,41 @@ def _sync_folder(path: Path) -> None:
     """Put a folder's names on the disk; some network file systems cannot and need not."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: int) -> None:
+    try:
+        os.fsync(folder)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
-    finally:
-        os.close(descriptor)
+
+
+def _open_folder(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError:
+        if not path.is_symlink():
+            raise
+        raise OSError(errno.ELOOP, "is a symbolic link", str(path)) from None
+
+
+def _open_regular(path: Path) -> FileIO:
+    """Open for reading. OSError for a link, a pipe or a device that has taken a file's place."""
+    try:
+        # Without waiting, since opening a pipe waits for its writer.
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "is a symbolic link", str(path)) from None
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return FileIO(file, "rb")
 
 
 @contextlib.contextmanager

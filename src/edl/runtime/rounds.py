@@ -8,13 +8,15 @@ the same rounds in the same order, and after a failure everybody who is left beg
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from edl.config import Settings
-from edl.errors import GroupBroken, Leave, UsageError
-from edl.protocol.events import Parted, Settled, SwitchDecided, Through
+from edl.errors import Diverged, GroupBroken, Leave, UsageError
+from edl.protocol.divergence import Divergence
+from edl.protocol.events import Parted, ReplicasDiffer, Settled, SwitchDecided, Through
 from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
 from edl.protocol.shards import Piece, amount
@@ -28,11 +30,14 @@ from edl.runtime.identity import Identity
 from edl.runtime.keeper import keeper_of
 from edl.runtime.mending import Act, Mender
 from edl.runtime.piece import WHOLE
+from edl.runtime.replica_check import ReplicaCheck
 from edl.runtime.stopwatch import Stopwatch
 from edl.runtime.teller import Teller
 from edl.types import WorkerId
 
 __all__ = ["Rounds"]
+
+log = logging.getLogger("edl.replicas")
 
 
 class Rounds:
@@ -75,8 +80,10 @@ class Rounds:
         settings = identity.settings if identity else Settings()
         self._keeper = keeper_of(framework, settings)
         self.audit = audit_of(self.me) if identity else None
+        self.check = ReplicaCheck(framework, settings)
+        self._resyncs = 0
         self._mender = Mender(
-            framework, self.agent, approximate=bool(settings.approximate_recovery)
+            framework, self.agent, self.check, approximate=bool(settings.approximate_recovery)
         )
         self._stopwatch = Stopwatch()
         if self.agent is not None:
@@ -133,6 +140,7 @@ class Rounds:
         was_step, in_step = progress.step, self.plan is not None
         self.plan, self._records, self._round, self._exchange = None, None, None, None
         self._pending, self._void, self._left = None, False, None
+        self.check.reset()
         self.loop_closed = self.over = False
         moving, self._moving = self._moving, None
         self._parting = None
@@ -176,6 +184,11 @@ class Rounds:
 
     def _decided(self, verdict: Verdict) -> None:
         assert self.progress is not None
+        if verdict.stop and self._compares():
+            # What is kept of a job that stops is its last checkpoint.
+            final = self._finish_round(Kind.CHECK)
+            if final.diverged:
+                self._on_divergence(final)
         last = self._keeper if verdict.stop else None
         with last.stopping(self.progress) if last is not None else contextlib.nullcontext():
             self._carry_out(verdict)
@@ -200,7 +213,7 @@ class Rounds:
         self.progress.enter(target)
         self.shown = self.progress.plan()
         if target.newcomers and target.source == self.me:
-            snapshot = self.progress.snapshot()
+            snapshot = {**self.progress.snapshot(), **self.check.shared()}
             self._moving = self.framework.start_sending(self.group, snapshot)
 
     def _await_moved(self) -> None:
@@ -269,6 +282,11 @@ class Rounds:
             self.drawing.finish()
         self.agent.wait_may_go(self.agent.identity.settings.leave_allowance_s)
         self.agent.stop()
+        if self.progress is not None:
+            self.agent.identity.announce(
+                f"worker {self.me} left job {self.agent.identity.job} after step "
+                f"{self.progress.step}: {why}"
+            )
         raise Leave(why)
 
     # -- records ---------------------------------------------------------------------------
@@ -276,6 +294,8 @@ class Rounds:
     def _end_loop(self, decided: Round) -> None:
         """Everyone sees the same round, so everyone's loop ends here."""
         self._await_parted()
+        if decided.diverged:
+            self._on_divergence(decided)
         self.plan, self._records = None, None
         self.teller.flush()
         self.over = decided.ended
@@ -283,6 +303,9 @@ class Rounds:
         if self.group is not None and self.group.size > 1:
             self.framework.even_out(self.group, 0, None)
         self._mender.done(Act(ended=decided.ended, closed=not decided.ended))
+        self.check.seen.update(found.subject for found in decided.diverged)
+        if self.progress is not None:
+            self.check.closed_step = self.progress.step
 
     def _finish_round(self, kind: Kind) -> Round:
         assert self.progress is not None
@@ -327,6 +350,7 @@ class Rounds:
         assert progress is not None
         assert self.group is not None
         word = self.agent.word if self.agent is not None else None
+        settings_digest, state_digest = self._digests_for(kind)
         record = StepRecord(
             kind=kind,
             step=progress.step,
@@ -341,8 +365,119 @@ class Rounds:
             token=word.token if word else 0,
             detail=detail,
             weighing=word.weighing if word else 0,
+            settings_digest=settings_digest,
+            state_digest=state_digest,
+            check=int(kind == Kind.STEP and self._wants_check()),
         )
         return self.group.exchange(pack(record))
+
+    # -- replicas --------------------------------------------------------------------------
+
+    def _compares(self) -> bool:
+        """Whether there are other replicas, and digests of them are compared."""
+        return self.group is not None and self.group.size > 1 and self.check.steps > 0
+
+    def _digests_for(self, kind: Kind) -> tuple[int, int]:
+        """Digests of settings and state that go into a record of this kind."""
+        assert self.progress is not None
+        step = self.progress.step
+        if not self._compares():
+            return 0, 0
+        if kind == Kind.STEP:
+            return self.check.in_step(step)
+        # After a loop's end scripts go separate ways: one worker may evaluate, or load other
+        # weights. So the job's end is checked only where no loop's end was.
+        ends = kind in (Kind.CLOSE, Kind.CHECK) or (
+            kind == Kind.END and self.check.closed_step != step
+        )
+        return self.check.at_end(step) if ends else (0, 0)
+
+    def _wants_check(self) -> bool:
+        """Whether this worker will copy its state for a checkpoint after the present step."""
+        if self._keeper is None or self.progress is None or not self._compares():
+            return False
+        assert self.group is not None
+        return self._keeper.wants(self.progress.step + 1, rank=self.group.rank)
+
+    def _checked(self, decided: Round) -> None:
+        """A step is committed: digest what the next records will tell."""
+        assert self.progress is not None
+        self.check.seen.update(found.subject for found in decided.diverged)
+        if self._compares():
+            self.check.boundary(self.progress.step, everything=decided.check)
+        else:
+            self.check.reset()
+
+    def _on_divergence(self, decided: Round) -> None:
+        """Replicas differ, as everybody has seen in the same round; everybody calls this."""
+        assert self.progress is not None
+        policy = self.check.policy
+        news = [
+            (found, self._explained(found))
+            for found in decided.diverged
+            if policy == "stop" or found.subject not in self.check.seen
+        ]
+        if policy == "stop":
+            text = "; ".join(text for _, text in news)
+            raise Diverged(f"{text}\n{self.check.advice(decided.diverged[0])}")
+        for found, text in news:
+            log.warning("replicas.diverged policy=%s %s", policy, text)
+            self._report("replicas.diverged", found, text)
+        if policy == "resync":
+            self._resync(decided.diverged)
+
+    def _explained(self, found: Divergence) -> str:
+        assert self.progress is not None
+        assert self.group is not None
+        try:
+            with self.waiting():
+                workers = self.progress.generation.workers()
+                return self.check.explained(found, workers, self.group)
+        except GroupBroken:
+            if self.check.policy != "stop":
+                raise
+            # The others stop too, and may have gone already.
+            return self.check.unexplained(found)
+
+    def _resync(self, diverged: tuple[Divergence, ...]) -> None:
+        """Workers that differ take the state of one that is right."""
+        assert self.progress is not None
+        assert self.group is not None
+        generation, group = self.progress.generation, self.group
+        source = generation.rank(diverged[0].reference)
+        differing = {worker for found in diverged for worker in found.differing}
+        targets = sorted({generation.rank(worker) for worker in differing} - {source})
+        with self.waiting():
+            for target in targets:
+                if group.rank == source:
+                    path = group.pair(source, target)
+                    self.framework.start_sending(path, self.progress.snapshot())()
+                elif group.rank == target:
+                    path = group.pair(source, target)
+                    self.framework.start_receiving(path, aside=True)[1]()
+        self.check.reset()
+        self._resyncs += 1
+        if self._resyncs & (self._resyncs - 1) == 0:
+            # A script that makes replicas differ at every step would flood the events.
+            names = ", ".join(sorted(differing))
+            text = f"state of {diverged[0].reference} copied to {names}"
+            log.warning("replicas.resynced times=%d %s", self._resyncs, text)
+            self._report("replicas.resynced", diverged[0], text, times=self._resyncs)
+
+    def _report(self, what: str, found: Divergence, why: str, times: int = 0) -> None:
+        if self.agent is None or not self.agent.leads:
+            return
+        self.agent.post(
+            ReplicasDiffer(
+                what=what,
+                step=found.step,
+                subject=str(found.subject),
+                workers=found.differing,
+                policy=self.check.policy,
+                why=why,
+                times=times,
+            )
+        )
 
     def _present(self) -> tuple[Progress, Group, Round]:
         assert self.progress is not None

@@ -86,13 +86,18 @@ class Saver:
 
     # -- the training thread ---------------------------------------------------------------
 
-    def boundary(self, step: int, copy: Callable[[], Copied]) -> None:
+    def wants(self, step: int) -> bool:
+        """Whether a checkpoint is due when so many steps are done."""
+        return self._held is None and self._writing is None and self._due(step)
+
+    def boundary(self, step: int, copy: Callable[[], Copied], *, take: bool = True) -> None:
         """A step was committed here; so the one before is committed everywhere.
 
-        `step` is how many are done. If a checkpoint is due, `copy` is called before this returns.
+        `step` is how many are done. If a checkpoint is due, and may be taken here (`take`), `copy`
+        is called before this returns.
         """
         self.stable()
-        if self._held is None and self._writing is None and self._due(step):
+        if take and self.wants(step):
             self._take(step, copy)
 
     def stable(self) -> None:

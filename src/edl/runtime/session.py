@@ -22,6 +22,7 @@ from edl.runtime.entry import Entry, enter_alone, enter_job
 from edl.runtime.framework import Group, Relay
 from edl.runtime.mending import Act
 from edl.runtime.updating import Updating
+from edl.types import workers_said
 
 __all__ = ["Session"]
 
@@ -70,6 +71,7 @@ class Session(Updating):
                     step=self._first_step,
                     began=self._began,
                     keeper=self._keeper,
+                    check=self.check,
                 )
             except Leave:
                 self.gone = True
@@ -78,6 +80,11 @@ class Session(Updating):
         self._records, self._moving = entry.records, entry.receiving
         self._mender.whole = entry.whole
         self.teller.entered(entry.transfer, arrived=entry.records is not None)
+        if self.agent is not None:
+            self.agent.identity.announce(
+                f"worker {self.me} joined job {self.agent.identity.job} at step "
+                f"{self.progress.step}; {workers_said(len(self.progress.generation.members))}"
+            )
         if entry.fault is not None:
             self.broke(entry.fault)
             self._mend()
@@ -193,6 +200,8 @@ class Session(Updating):
     def _commit(self) -> None:
         progress, group, decided = self._present()
         if self._void or not decided.go:
+            # What the script did with registered objects in this step counts for nobody.
+            self.framework.put_back()
             self._end_loop(decided)
             return
         entering, relay = progress.entering, self.relay
@@ -200,6 +209,8 @@ class Session(Updating):
         if entering and group.size > 1:
             source = progress.generation.rank(progress.generation.source)
             self.framework.even_out(group, source, relay)
+        if decided.diverged:
+            self._on_divergence(decided)
         before = progress.ledger
         assert self._records is not None
         if self.opener is not None:
@@ -208,13 +219,16 @@ class Session(Updating):
         if self.audit is not None:
             self.audit.committed(before, progress, decided)
         self._mender.committed()
+        self._checked(decided)
         if entering:
             self._arrived(progress.generation, group)
         self.plan = None
         records, self._records = self._records, None
         self.teller.committed(progress, records, decided, entering=entering)
         if self._keeper is not None:
-            self._keeper.boundary(progress, rank=group.rank)
+            self._keeper.boundary(
+                progress, rank=group.rank, take=decided.check or not self._compares()
+            )
         verdict = self._verdict(records) if not self.ends_loop() else Verdict()
         if verdict.stop or verdict.switch_to is not None:
             self._decided(verdict)
@@ -226,6 +240,8 @@ class Session(Updating):
     def leave_loop(self, *, reduced: bool) -> None:
         """The script left its loop early; `settle` tells the others when that is sure."""
         self._left = reduced
+        if self.progress is not None and not self.gone and self._compares():
+            self.check.leave_loop(self.progress.step)
 
     def settle(self) -> None:
         """Close a loop that was left early. Every later call of the script begins with this."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ __all__ = ["Noted", "note_failed", "note_resumed", "note_saved", "read_noted"]
 _log = logging.getLogger("edl.checkpoint")
 
 FILE = "checkpoint.json"
+MOST_REASONS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +33,15 @@ class Noted:
     resumed: int | None = None  # the step that the job went on from
     resumed_by: str = ""  # the worker that read it
     passed_over: int = 0  # newer ones that could not be used
+    passed_over_why: tuple[tuple[str, str], ...] = ()  # path and reason of each; of many, the first
 
 
 def read_noted(folder: Path) -> Noted | None:
     """None as long as nothing is known."""
     try:
-        return Noted(**json.loads((folder / FILE).read_text()))
+        fields = json.loads((folder / FILE).read_text())
+        why = tuple((str(path), str(why)) for path, why in fields.get("passed_over_why", ()))
+        return Noted(**{**fields, "passed_over_why": why})
     except (OSError, ValueError, TypeError):
         return None
 
@@ -51,9 +56,17 @@ def note_failed(folder: Path, step: int, error: str) -> None:
     _write(folder, replace(known, error=error, failed_step=step, failing_since=since))
 
 
-def note_resumed(folder: Path, step: int, at: float, worker: str, *, passed_over: int) -> None:
-    known = _known(folder)
-    known = replace(known, resumed=step, resumed_by=worker, passed_over=passed_over)
+def note_resumed(
+    folder: Path, step: int, at: float, worker: str, *, passed_over: Sequence[tuple[str, str]]
+) -> None:
+    """`passed_over`: path and reason of each newer one that could not be used."""
+    known = replace(
+        _known(folder),
+        resumed=step,
+        resumed_by=worker,
+        passed_over=len(passed_over),
+        passed_over_why=tuple(passed_over[:MOST_REASONS]),
+    )
     _write(folder, replace(known, step=step, saved_at=at, error=""))
 
 

@@ -65,6 +65,7 @@ class Teller:
         agent = self._agent
         if agent is None:
             return
+        agent.committed = progress.step
         if agent.leads:
             agent.post(self._commit(progress, records, decided, duration), urgent=False)
         if entering:

@@ -260,7 +260,11 @@ class EmbeddedStore:
                 if self._closed:
                     raise StoreError(f"this client of store {self._address} is closed")
                 # A wrong secret does not become right by waiting.
-                if self._refused or left <= 0:
+                if self._refused:
+                    raise StoreError(
+                        f"store {self._address} refused the connection: {self._problem}"
+                    )
+                if left <= 0:
                     raise StoreError(f"store {self._address} is unreachable: {self._problem}")
                 self._changed.wait(left)
             if self._closed:

@@ -30,8 +30,11 @@ def segment(text: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """As it may be shown in an error or a log."""
-    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1:***@", url)
+    """As it may be shown in an error or a log.
+
+    A password that is not quoted may hold any character: all up to the last `@` is left out.
+    """
+    return re.sub(r"(//[^/@:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
 
 
 def with_run(url: str, run: str) -> str:

@@ -9,7 +9,9 @@ fewer for one that joined in its middle, more if a step is done again.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -98,6 +100,14 @@ class Stepped(DataAdapter, ABC):  # type: ignore[misc]
     partial_batch_size: Any = None
 
 
+def _exits_at_once() -> bool:
+    """Whether a launcher started this process: it ends without finalising the interpreter.
+
+    A process that joined by itself is finalised; threads of a living pipeline may not survive that.
+    """
+    return "EDL_JOB" in os.environ and os.environ.get("EDL_JOIN") != "1"
+
+
 class _Arrays:
     """Arrays of one length, as a dataset."""
 
@@ -166,8 +176,15 @@ class Batches(Stepped):
         if isinstance(source, tf.data.Dataset):
             # As numpy: handing over a tensor of one sample costs many times the sample.
             source = source.as_numpy_iterator()
-        for rows in self._shards.lists(source):
-            yield _tensors(stacked(rows))
+        try:
+            for rows in self._shards.lists(source):
+                yield _tensors(stacked(rows))
+        finally:
+            session = self._shards.plugin.session
+            if (session.over or session.gone) and _exits_at_once():
+                # The destructor of a tf.data iterator waits for the thread that tunes the
+                # pipeline, and that thread sleeps for up to a minute. The process is about to end.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(source))
 
     def __len__(self) -> int:
         """Steps in one epoch."""

@@ -18,10 +18,11 @@ from edl.plugin.holding import Holding
 from edl.plugin.reducing import Reduction
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board
-from edl.runtime.framework import Group, Relay
+from edl.runtime.framework import BuildOptions, Group, Relay
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
+from edl.torch.digests import StateDigests, hyperparameters, scalar
 from edl.torch.reducer import Reducer
 from edl.torch.snapshot import capture, install
 from edl.torch.state import State
@@ -45,6 +46,7 @@ class Plugin(BasePlugin):
             give=self._set_rates,
             slow=lambda h: isinstance(h, torch.amp.GradScaler) and self.device.type != "cpu",
         )
+        self._digests = StateDigests(self.state)
         self.session = Session(self, identity)
         self.reducer = Reducer(self.session, reduction)
         use_gpu = identity is not None and torch.cuda.is_available()
@@ -53,9 +55,9 @@ class Plugin(BasePlugin):
     # -- the port --------------------------------------------------------------------------
 
     def _build(
-        self, generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
+        self, generation: Generation, me: WorkerId, board: Board, options: BuildOptions
     ) -> Group:
-        return build_group(generation, me, board, bind, timeout_s)
+        return build_group(generation, me, board, options)
 
     def capture(self) -> tuple[Tensors, dict[str, Any]]:
         return capture(self.state)
@@ -98,6 +100,12 @@ class Plugin(BasePlugin):
     def put_back(self) -> None:
         self.reducer.accumulator.open_all()
         super().put_back()
+
+    def settings(self) -> list[tuple[str, str]]:
+        return [*hyperparameters(self.state.optimizers), *self._holding.settings(scalar)]
+
+    def digests(self, part: int, parts: int) -> Callable[[], list[tuple[str, str]]]:
+        return self._digests.digests(part, parts)
 
     def _rates(self) -> list[dict[str, Any]]:
         """Schedules write into the optimizer's groups, so these are held with them."""

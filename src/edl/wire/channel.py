@@ -155,6 +155,7 @@ def _connected(address: Address, hello: Hello | SealedHello, timeout_s: float) -
         if dialled_itself(sock):
             raise PeerError(f"cannot connect to {address}: nobody listens there")
         tune(sock)
+        hello.bind_address(sock)
         _greet(sock, hello, deadline)
         sock.setblocking(False)
     except OSError as error:

@@ -20,7 +20,7 @@ from edl.errors import PeerError
 
 __all__ = ["PROTOCOL_VERSION", "Codec"]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Codec:

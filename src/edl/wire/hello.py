@@ -2,8 +2,9 @@
 
 Pure: bytes in, bytes out; the nonce is given. Both sides send a greeting of fixed size at once, and
 on the other's greeting a proof: HMAC-SHA256 over magic, version, the prover's role, both nonces and
-the job, and inside TLS over both certificates. The role is in the proof so that an echo of our own
-bytes proves nothing, and the nonces so that an old recording proves nothing.
+the job, and over the listener's address and port, or inside TLS over both certificates, so that
+one who is dialled cannot pass the proofs on to another listener. The role is in the proof so that
+an echo of our own bytes proves nothing, and the nonces so that an old recording proves nothing.
 
 Holds: a reader that never takes more than `wanted` bytes off the socket has read nothing but
 greeting and proof when `done` turns true, at most `HELLO_BYTES` in all.
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import socket
 import struct
 from typing import ClassVar, Literal
 
@@ -26,6 +29,7 @@ Role = Literal["dial", "listen"]
 MAGIC = b"EDL-wire"
 # Begins the text of a proof inside TLS, so that no proof of one kind is ever one of the other.
 MAGIC_TLS = b"EDL-tls1"
+MAGIC_ADDRESS = b"EDL-addr"
 BINDING_BYTES = 32
 # How a TLS record begins: an alert, and a handshake.
 TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
@@ -62,6 +66,7 @@ class Hello:
         self._nonce = nonce
         self._version = version
         self._binding = b""
+        self._magic = MAGIC
         self._peer_nonce: bytes | None = None
         self._buffer = bytearray()
         self.done = False
@@ -79,6 +84,16 @@ class Hello:
         """The channel that the proofs are to hold for, and no other; before the first `feed`."""
         assert len(binding) == BINDING_BYTES
         self._binding = binding
+        self._magic = MAGIC_TLS
+
+    def bind_address(self, sock: socket.socket) -> None:
+        """Bind the proofs to the address that the dialler dialled; before the first `feed`."""
+        where = sock.getpeername() if self._role == "dial" else sock.getsockname()
+        host = ipaddress.ip_address(where[0].partition("%")[0])
+        # A listener for both families sees an IPv4 dialler by a mapped address.
+        host = getattr(host, "ipv4_mapped", None) or host
+        self._binding = hashlib.sha256(f"{host} {where[1]}".encode()).digest()
+        self._magic = MAGIC_ADDRESS
 
     def feed(self, data: bytes) -> bytes:
         """Take what arrived; return what must be sent now. Raises PeerError or WrongSecret."""
@@ -117,7 +132,12 @@ class Hello:
     def _on_proof(self, proof: bytes) -> None:
         other: Role = "listen" if self._role == "dial" else "dial"
         if not hmac.compare_digest(proof, self._proof(other)):
-            raise WrongSecret(f"the other side could not prove the secret of job {self._job!r}")
+            raise WrongSecret(
+                f"the other side could not prove the secret of job {self._job!r} for this "
+                "connection: the two sides hold different secrets (copy the file `secret` from the "
+                "job's folder again), or the address that was dialled is not the listener's own "
+                "(a stranger relays it, or it is translated: then use TLS)"
+            )
         self._buffer.clear()
         self.done = True
 
@@ -129,7 +149,7 @@ class Hello:
         # Every part but the last has a fixed size, so no two inputs make the same text.
         text = b"".join(
             (
-                MAGIC_TLS if self._binding else MAGIC,
+                self._magic,
                 struct.pack(">H6s", self._version, role.encode()),
                 dial,
                 listen,

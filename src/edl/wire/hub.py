@@ -193,6 +193,12 @@ class Hub:
 
     def _greet(self, peer: Peer) -> None:
         assert peer.hello is not None
+        assert peer.sock is not None
+        try:
+            peer.hello.bind_address(peer.sock)
+        except OSError as error:
+            self._drop(peer, f"lost {peer.name}: {reason(error)}")
+            return
         peer.raw.append(memoryview(peer.hello.greeting))
         self._write_early(peer)
 

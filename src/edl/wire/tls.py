@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import socket
 import ssl
 import threading
 from collections.abc import Mapping
@@ -175,6 +176,9 @@ class SealedHello:
     @property
     def wanted(self) -> int:
         return 0 if self.done else HELLO_CHUNK_BYTES
+
+    def bind_address(self, sock: socket.socket) -> None:
+        """Nothing: the certificates are bound instead, so addresses may be translated."""
 
     def feed(self, data: bytes) -> bytes:
         """Take what arrived; return what must be sent now. Raises PeerError or WrongSecret."""
