@@ -50,8 +50,15 @@ def wait_step(job: Job, step: int) -> None:
         with contextlib.suppress(PeerError, TimedOut):
             if job.status().step >= step:
                 return
+        assert job.running(), f"the job ended before step {step}: {job.result()}\n{story(job)}"
         time.sleep(0.02)
-    raise AssertionError(f"the job did not come to step {step}")
+    raise AssertionError(f"the job did not reach step {step} within 60 s\n{story(job)}")
+
+
+def story(job: Job) -> str:
+    """The last events and log lines of a job, for the message of a failed test."""
+    events = [f"{e.time:.3f} {e.what} step={e.step} {e.fields}" for e in job.events()]
+    return "\n".join(["last events:", *events[-30:], "last log lines:", *[*job.logs()][-60:]])
 
 
 def end_with(job: Job, log: Path, left: int) -> None:
