@@ -250,3 +250,29 @@ def test_whoever_is_behind_takes_the_most_advanced_state(
     committed = [line["step"] for line in journal.lines["w2"] if line.get("committed")]
     assert committed == sorted(set(committed))
     assert any(event.what == "job.recovered" for event in job.events())
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_reductions_between_steps_are_the_same_after_a_void_step(
+    start: Start, log: Path, every: int
+) -> None:
+    """The others are in step 8 when w2 loses the reduction before it: they pass it again."""
+    plan = {"w2": ["lose-reduction-late", 8]}
+    job = start(
+        "dying.py",
+        *("--log", str(log), *JOURNAL, "--die", json.dumps(plan)),
+        *("--reduce-every", str(every)),
+        workers=3,
+    )
+    result = job.wait(120)
+    assert result.state == "finished", result.why
+    lines = judge(log).lines
+    at_8 = {
+        worker: [
+            line["sum"]
+            for line in lines[worker]
+            if (line["what"], line.get("step")) == ("reduced", 8)
+        ]
+        for worker in ("w0", "w1", "w2")
+    }
+    assert at_8 == {"w0": [6.0, 6.0], "w1": [6.0, 6.0], "w2": [6.0]}

@@ -6,6 +6,7 @@ reduced; a call that counts for nobody gives back what it was given.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -47,5 +48,6 @@ def combine(
     reduced = session.reduce(int.from_bytes(digest, "little"), reduce)
     if reduced is None:
         return copied()
-    result: _Value = reduced
+    # A copy: the session may need the result again after a failure, and scripts change theirs.
+    result: _Value = copy.deepcopy(reduced)
     return result

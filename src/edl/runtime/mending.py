@@ -8,11 +8,15 @@ advanced one's state. Then everybody enters the same act. Holds: nothing of a wo
 touched before all of the other's has arrived, so a death in the middle of that loses nothing; and
 registered objects are at each act what they were when it was entered first, whatever the script
 did with them in a step that did not count.
+
+A script passes the code between two steps again after a step that is void. There `edl.step()` is
+the same as before that step, so the script makes the same reductions again, but a survivor that was
+not in the void step does not. So these calls replay the results of the first pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,11 +58,17 @@ class Mender:
         self._acts_before = 0  # when the present act was entered
         self._last: Act | None = None
         self._again = False
+        # The script's reductions since the last commit, until its loop ends: what was reduced, and
+        # the result. `_replay` iterates over them after a void step.
+        self._reductions: list[tuple[int, Any]] = []
+        self._loop_ended = False
+        self._replay: Iterator[tuple[int, Any]] | None = None
 
     # -- in the course of things -----------------------------------------------------------
 
     def enter_act(self) -> None:
         """Every act begins with this, and an act that is done again begins as it did before."""
+        self._replay = None
         if self._agent is None:
             return
         self._acts_before = self._acts
@@ -71,6 +81,7 @@ class Mender:
         self.whole = True
         self.calls, self._acts, self._last = 0, 0, None
         self._made, self._passed = {}, {}
+        self._reductions, self._loop_ended = [], False
 
     @property
     def fresh(self) -> bool:
@@ -93,6 +104,28 @@ class Mender:
         """An act that is no step is complete here."""
         self._acts += 1
         self._last = act
+        self._loop_ended = self._loop_ended or act.closed or act.ended
+
+    def reduced(self, detail: int, result: Any) -> None:
+        """A reduction of the script's own is complete here, or on the most advanced survivor."""
+        # What follows a loop's end is never passed again.
+        if self._agent is not None and not self._loop_ended:
+            self._reductions.append((detail, result))
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the script is between a void step and its next act."""
+        return self._replay is not None
+
+    def end_replay(self) -> None:
+        """The script is past that place: its loop is over."""
+        self._replay = None
+
+    def replay(self, detail: int) -> Any:
+        """The result of this reduction in the first pass; None if the script made another one."""
+        assert self._replay is not None
+        found, result = next(self._replay, (detail, None))
+        return result if found == detail else None
 
     # -- when something breaks -------------------------------------------------------------
 
@@ -141,6 +174,7 @@ class Mender:
     def again(self) -> None:
         """The step that was under way will be done again from its beginning."""
         self._acts = self._acts_before
+        self._replay = iter(self._reductions)
 
     def _level(self, group: Group, progress: Progress, begin: Callable[[], None]) -> Act | None:
         """Bring everybody to where the most advanced one is."""
@@ -189,6 +223,8 @@ class Mender:
         self._framework.hold(heavy=True)
         if group.rank in found.behind:
             progress.adopt(snapshot)
+            if progress.step != here.step:
+                self._reductions, self._loop_ended = [], False
             self.whole = True
             if not (self._approximate and here.state and here.step == progress.step):
                 # Unless its own model stays, and has not been changed in this step.

@@ -170,6 +170,7 @@ class Rounds:
         if act is None or not (act.ended or act.closed):
             return False
         self.over, self.loop_closed = act.ended, True
+        self._mender.end_replay()
         return True
 
     # -- generations -----------------------------------------------------------------------

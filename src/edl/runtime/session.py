@@ -312,7 +312,8 @@ class Session(Updating):
     def reduce(self, detail: int, reduce: Callable[[Group], Any]) -> Any:
         """Everyone calls all_reduce: its result, or None if it counts for nobody.
 
-        What breaks inside a step is done again with the step.
+        What breaks inside a step is done again with the step. After a void step the script makes
+        the reductions of before that step again: they have the same results as then.
         """
         self.settle()
         if self.progress is None:
@@ -321,6 +322,8 @@ class Session(Updating):
             if self.over or (self.plan is not None and not self.counts()):
                 return None
             if self.plan is None:
+                if self._mender.replaying:
+                    return self._mender.replay(detail)
                 self._mender.enter_act()
             try:
                 return self._reduce(detail, reduce)
@@ -330,6 +333,7 @@ class Session(Updating):
                 return None
             act = self._mend()
             if act is not None and act.reduced is not None:
+                self._mender.reduced(detail, act.reduced)
                 return act.reduced
 
     def _reduce(self, detail: int, reduce: Callable[[Group], Any]) -> Any:
@@ -343,6 +347,8 @@ class Session(Updating):
             result = reduce(self.group)
             self._await_parted()
         self._mender.done(Act(reduced=result))
+        if self.plan is None:
+            self._mender.reduced(detail, result)
         return result
 
     # -- the end ---------------------------------------------------------------------------

@@ -6,7 +6,8 @@
 
 A point is a function of EDL's own; the worker kills itself with SIGKILL before or after its call,
 so that no `finally`, no `atexit` and no goodbye happens. At "lose-..." it lives on, but one of its
-collectives fails after it has completed for everybody else, as it may when a neighbour dies.
+collectives fails after it has completed for everybody else, as it may when a neighbour dies; at
+"lose-reduction-late", only when the others are in their next step.
 
 A file `anyone...` is an order for whoever comes to its point first. A point with "+newcomers"
 behind it takes the newcomers of the generation that is being made along, in the same moment.
@@ -18,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,7 @@ ONLY: dict[str, Callable[..., bool]] = {
 LOSSES = {
     "lose-gradient": ("all_reduce", True),
     "lose-reduction": ("all_reduce", False),
+    "lose-reduction-late": ("all_reduce", False),
     "lose-buffers": ("broadcast", False),
 }
 
@@ -122,16 +125,32 @@ LOSSES = {
 class Lost:
     """Work that is done, but whose end this worker does not get to see."""
 
-    def __init__(self, work: Any) -> None:
+    def __init__(self, work: Any, before: Callable[[], None]) -> None:
         self._work = work
+        self._before = before
 
     def wait(self) -> None:
         self._work.wait()
+        self._before()
         raise GroupBroken("lost on purpose")
 
 
-def lose(point: str, step: int) -> None:
+def await_others(folder: Path) -> None:
+    """Until all other workers have written that they are in the step that comes next."""
+    me, step = os.environ["EDL_WORKER"], edl.step()
+    others = [path for path in folder.glob("w*.jsonl") if path.stem != me]
+    assert len(others) == edl.size() - 1
+    while others:
+        lines = [json.loads(line) for line in others[0].read_text().splitlines()]
+        if any(line["what"] == "intent" and line["step"] == step for line in lines):
+            others.pop(0)
+        else:
+            time.sleep(0.01)
+
+
+def lose(point: str, step: int, folder: Path) -> None:
     name, inside = LOSSES[point]
+    before = partial(await_others, folder) if point.endswith("-late") else lambda: None
     inner: Callable[..., Any] = getattr(GlooGroup, name)
     left = [1]
 
@@ -140,7 +159,7 @@ def lose(point: str, step: int) -> None:
         plugin = edl._here()
         if left and edl.step() >= step and (plugin.session.plan is not None) is inside:
             left.clear()
-            return Lost(work)
+            return Lost(work, before)
         return work
 
     setattr(GlooGroup, name, lossy)
@@ -240,7 +259,7 @@ def main() -> None:
     mine = json.loads(option("--die") or "{}").get(me)
     orders, leader = option("--orders"), option("--leader")
     if mine is not None and mine[0] in LOSSES:
-        lose(mine[0], mine[1])
+        lose(mine[0], mine[1], Path(sys.argv[sys.argv.index("--log") + 1]))
     elif mine is not None:
         arm(mine[0], lambda _: kill if edl.step() >= mine[1] else None)
     if orders:

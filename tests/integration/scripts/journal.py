@@ -54,6 +54,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a whole batch takes")
     parser.add_argument("--pause-until", default="", help="no pauses once this file exists")
     parser.add_argument("--until", default="", help="go on until this file exists")
+    parser.add_argument("--reduce-every", type=int, default=0, help="steps; 0: never")
     parser.add_argument("--unseeded", action="store_true")
     parser.add_argument("--bucket-mb", type=float, default=25.0)
     return parser.parse_args()
@@ -141,6 +142,10 @@ def main() -> None:
             if options.pause and not Path(options.pause_until or "/nowhere").exists():
                 time.sleep(options.pause * max(rows, 1) / options.batch)
             log.end_batch(model, optimizer)
+            if options.reduce_every and edl.step() % options.reduce_every == 0:
+                log.write(
+                    what="reduced", step=edl.step(), sum=edl.all_reduce(edl.rank() + 1.0, "sum")
+                )
         schedule.step()
         if options.until and edl.all_reduce(float(Path(options.until).exists()), "max"):
             break
