@@ -15,7 +15,15 @@ import pytest
 from edl.client import Job
 from tests.contract.servers import Etcd
 
-__all__ = ["Namespace", "OpenEtcd", "cut_pair", "outside", "second_network", "two_networks"]
+__all__ = [
+    "Namespace",
+    "OpenEtcd",
+    "address_taken",
+    "cut_pair",
+    "outside",
+    "second_network",
+    "two_networks",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +127,19 @@ def cut_pair(one: Namespace, other: Namespace) -> None:
         words = f"neigh replace {far.there} lladdr 02:00:00:00:00:fe dev {near.link} nud permanent"
         command = ["ip", "-n", near.name, *words.split()]
         subprocess.run(command, check=True, capture_output=True)
+
+
+@contextmanager
+def address_taken(network: Namespace) -> Iterator[None]:
+    """The network is cut off, and another machine with its address refuses every connection."""
+    place = f"{network.there}/32 dev lo"
+    network.cut()
+    _run(f"addr add {place}")
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", *f"addr del {place}".split()], check=True)
+        network.restore()
 
 
 class OpenEtcd(Etcd):

@@ -135,6 +135,21 @@ def test_a_step_is_saved_again_without_touching_what_is_there(url: str) -> None:
         assert len(folder._place.files(name(10))) == 2
 
 
+def test_checkpoint_that_is_not_confirmed_is_not_there_and_removes_nothing(url: str) -> None:
+    def refuse() -> None:
+        raise CheckpointError("this worker is no member any more")
+
+    mine = CheckpointFolder(url, keep=1)
+    for step in (1, 2):
+        save(mine, step)
+    with pytest.raises(CheckpointError, match="no member"):
+        save(CheckpointFolder(url, keep=1, confirm=refuse), 3)
+    with pytest.raises(CheckpointError, match="no member"):
+        save(CheckpointFolder(url, keep=1, confirm=refuse), 2)
+    assert mine.steps() == [2]
+    assert_whole(mine.latest(), 2)
+
+
 def test_the_manifest_is_for_people_too(tmp_path: Path) -> None:
     folder = CheckpointFolder(str(tmp_path))
     save(folder, 10)

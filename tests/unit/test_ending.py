@@ -95,6 +95,18 @@ def test_job_whose_last_members_ended_elsewhere_has_failed(
     assert "far ended on another machine" in result.why
 
 
+def test_job_that_lost_a_worker_and_was_finished_elsewhere_has_succeeded(
+    folder: JobFolder, census: Census
+) -> None:
+    ending = Ending(folder, census)
+    assert ending.lose(lost(W1, -9)) == ""
+    census.on_generation(json.dumps({"number": 2, "members": ["far"]}).encode())
+    census.on_state("finished")
+    result = ending.result(2.0)
+    assert (result.state, result.exit_status) == ("finished", 0)
+    assert "w1 was lost" in result.why
+
+
 def test_script_that_never_trained_keeps_its_own_success(folder: JobFolder) -> None:
     result = Ending(folder, Census([W0])).result(1.0)
     assert (result.state, result.exit_status) == ("finished", 0)

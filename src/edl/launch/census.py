@@ -208,6 +208,11 @@ class Census:
             return {}
         return {worker: self._addresses.get(worker) for worker in sorted(self._strangers())}
 
+    @property
+    def finished_elsewhere(self) -> bool:
+        """Members that somebody else started recorded the job's end; their exits are not seen."""
+        return self.over == "finished" and bool(self._strangers())
+
     def deserted(self, now: float) -> bool:
         """No member is left; whoever still runs waits for a job that is no more.
 

@@ -180,7 +180,8 @@ class Ending:
             return "failed", 1, f"{both} failed" + (" on the same batch" if self.twice else "")
         if census.over == "stopped":
             return "stopped", 128 + signal.SIGTERM, "every worker was told to leave"
-        if census.over and (census.succeeded or not self._failures):
+        succeeded = census.succeeded or census.finished_elsewhere
+        if census.over and (succeeded or not self._failures):
             return "finished", 0, self._lost()
         if self._gone:
             return "failed", 1, f"no worker is left: {self._gone}"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from edl.errors import BuildFailed, EdlError, GroupBroken, Leave, StoreError
+from edl.errors import BuildFailed, CheckpointError, EdlError, GroupBroken, Leave, StoreError
 from edl.protocol import effects as fx
 from edl.protocol.conductor import GENERATION_KEY
 from edl.protocol.election import LEADER_KEY
@@ -38,6 +38,7 @@ from edl.protocol.events import (
 from edl.protocol.leader import STATE_KEY
 from edl.protocol.messages import MESSAGES
 from edl.protocol.node import Node
+from edl.protocol.recorded import read_recorded
 from edl.protocol.topology import Generation
 from edl.runtime.board import Board, Entry
 from edl.runtime.clock import now, wall
@@ -170,6 +171,32 @@ class Agent:
         """Whether this worker leads now. A hint: it may change while it is read."""
         return self.node.leader is not None
 
+    def confirm_member(self) -> None:
+        """CheckpointError unless this worker is a member now. From any thread; asks the store.
+
+        A launcher sees its own workers end. One that it did not start may live when the launcher
+        takes it for dead, fences its generation and starts the job again.
+        """
+        standing = self.node.standing
+        if not self.identity.unsupervised or standing.ended:
+            return
+        advice = "it is tried again when the next one is due"
+        try:
+            ended, found = self._store.get(STATE_KEY), self._store.get(GENERATION_KEY)
+        except StoreError as error:
+            raise CheckpointError(
+                "no checkpoint was written, since the store does not confirm that worker "
+                f"{self.identity.worker} is still a member: {error}; {advice}"
+            ) from error
+        if ended.value is not None:
+            return
+        known = read_recorded(found.value).generation if found.value is not None else None
+        if standing.fenced or known is None or self.identity.worker not in known:
+            raise CheckpointError(
+                f"no checkpoint was written, since worker {self.identity.worker} is no member of "
+                f"job {self.identity.job} any more"
+            )
+
     def on_dismissed(self, listener: Callable[[], None]) -> None:
         """Call this when the worker turns out not to be wanted; at once if it has."""
         with self.changed:
@@ -221,7 +248,11 @@ class Agent:
         """This worker is dismissed: say goodbye, and tell the script."""
         assert self.dismissal is not None
         self.stop()
-        raise EdlError(self.dismissal.why) if self.dismissal.failed else Leave(self.dismissal.why)
+        why = self.dismissal.why
+        if self.dismissal.failed:
+            raise EdlError(why)
+        self.identity.announce(f"worker {self.identity.worker} left job {self.identity.job}: {why}")
+        raise Leave(why)
 
     def broke(self, number: int, why: str) -> None:
         """From the training thread: this generation is dead for it, and for its neighbours."""

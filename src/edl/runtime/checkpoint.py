@@ -16,7 +16,7 @@ import errno
 import logging
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,19 @@ class Checkpoint:
 class CheckpointFolder:
     """The checkpoints of one job, in a local folder or behind an fsspec URL."""
 
-    def __init__(self, url: str, keep: int = 3) -> None:
+    def __init__(
+        self, url: str, keep: int = 3, *, confirm: Callable[[], None] = lambda: None
+    ) -> None:
+        """`confirm` raises CheckpointError if this process may not write to the folder any more.
+
+        It is called for each checkpoint, just before that becomes visible to others.
+        """
         if not url:
             raise UsageError("a checkpoint folder needs a path or a URL, such as s3://bucket/job")
         if keep < 1:
             raise UsageError(f"keep={keep} checkpoints: at least 1 must be kept")
         self.keep = keep
+        self._confirm = confirm
         self._place = open_place(url)
         self._made = False
         # Passed over by `latest`, here or on another worker, and why: not counted as kept.
@@ -108,6 +115,7 @@ class CheckpointFolder:
                 written.append(file)
                 parts[stem] = self._write(name, file, arrays)
             manifest = Manifest(step=step, time=wall(), parts=parts, extra=dict(extra))
+            self._confirm()
             sealing = True
             self._place.write_small(name, MANIFEST, manifest.encode())
         except BaseException as error:

@@ -3,13 +3,15 @@
 Owns: where they go (EDL_CHECKPOINT, set by `edl run --checkpoint`) and what is in one beside the
 framework's tensors: step and ledger, so that a job that goes on uses each sample once. Holds: only
 rank 0 writes, and only steps that everybody has committed; only the source of the first generation
-reads, and everybody else takes the state from it as ever.
+reads, and everybody else takes the state from it as ever. A worker that no launcher supervises
+writes only while the store confirms that it is a member: otherwise the job may have been started
+again without it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -162,14 +164,18 @@ class Keeper:
 
 
 def keeper_of(
-    framework: Framework, settings: Settings, environment: Mapping[str, str] | None = None
+    framework: Framework,
+    settings: Settings,
+    environment: Mapping[str, str] | None = None,
+    *,
+    confirm: Callable[[], None] = lambda: None,
 ) -> Keeper | None:
-    """By the environment; None: this job writes no checkpoints."""
+    """By the environment; None: this job writes no checkpoints. `confirm`: `CheckpointFolder`."""
     known = os.environ if environment is None else environment
     url = known.get("EDL_CHECKPOINT", "")
     if not url:
         return None
-    folder = CheckpointFolder(url, keep=max(1, settings.checkpoint_keep))
+    folder = CheckpointFolder(url, keep=max(1, settings.checkpoint_keep), confirm=confirm)
     job, saved = known.get("EDL_JOB_DIR", ""), known.get("EDL_RESUME_SAVED", "")
     return Keeper(
         folder,

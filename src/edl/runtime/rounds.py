@@ -78,7 +78,8 @@ class Rounds:
         self._moving: Callable[[], Transfer] | None = None  # state on its way, out or in
         self._parting: Task[None] | None = None  # leavers let the others go on
         settings = identity.settings if identity else Settings()
-        self._keeper = keeper_of(framework, settings)
+        confirm = self.agent.confirm_member if self.agent else lambda: None
+        self._keeper = keeper_of(framework, settings, confirm=confirm)
         self.audit = audit_of(self.me) if identity else None
         self.check = ReplicaCheck(framework, settings)
         self._resyncs = 0
