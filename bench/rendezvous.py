@@ -11,7 +11,8 @@ out: values have its layout, and a member's group stands as soon as it has every
 Measured from the moment at which the last founder is ready until the job has begun everywhere: the
 CPU time of the leader's control thread, the time that passed, and the bytes of all messages in both
 directions. `--relay` sends each value to each other member in a message of its own instead, which
-is how keys that no table collects travel.
+is how keys that no table collects travel. The result is written to bench/results/rendezvous.json
+(rendezvous_relay.json); the exit status is 1 if a bar is missed at 1,000 members.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import multiprocessing
 import os
 import platform
-import resource
+import shlex
 import socket
 import struct
 import subprocess
@@ -43,6 +44,8 @@ from edl.protocol.node import Node
 from edl.protocol.topology import Generation
 from edl.runtime.agent import Agent
 from edl.runtime.board import Board
+from edl.runtime.descriptors import raise_descriptor_limit
+from edl.runtime.framework import BuildOptions
 from edl.runtime.identity import Identity
 from edl.store.base import open_store
 from edl.store.embedded import EmbeddedServer
@@ -55,6 +58,9 @@ SECRET = b"r" * 32
 GROUPS = ("control", "data")
 HOST = "127.0.0.1"
 PATIENCE_S = 600.0
+RESULTS = Path(__file__).parent / "results"
+# At 1,000 members, for both groups together.
+BARS = {"leader_cpu_s": 3.0, "megabytes": 400.0}
 SETTINGS = Settings(
     build_timeout_s=PATIENCE_S, silence_s=PATIENCE_S, lease_s=60.0, register_timeout_s=PATIENCE_S
 )
@@ -181,7 +187,7 @@ def entry_made(number: int, group: str, rank: int, size: int, key: str, value: b
 
 def follow(line: Connection, founders: int, leader: bytes, relay: bool) -> None:
     """The second process: all members but the leader."""
-    allow_descriptors()
+    raise_descriptor_limit()
     codec = CountingCodec()
 
     def on_open(peer: Peer) -> None:
@@ -234,10 +240,8 @@ def build_with(relay: bool) -> Callable[..., Any]:
     """The leader's own end of the two groups: torch's store, asked as Gloo asks it."""
     from edl.collective.gloo import _BoardStore
 
-    def build(
-        generation: Generation, me: WorkerId, board: Board, bind: str, timeout_s: float
-    ) -> Any:
-        rank, size = generation.rank(me), generation.size
+    def build(generation: Generation, me: WorkerId, board: Board, options: BuildOptions) -> Any:
+        rank, size, timeout_s = generation.rank(me), generation.size, options.timeout_s
         for group in GROUPS:
             if relay:
                 board.pin(f"{group}/0/{rank}", rank_value(rank, size))
@@ -346,18 +350,13 @@ def wait_for(what: Callable[[], bool], step_s: float = 0.02) -> None:
         time.sleep(step_s)
 
 
-def allow_descriptors() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 256, 1000])
     parser.add_argument("--relay", action="store_true", help="a message for each pair of members")
-    parser.add_argument("--out", type=Path, help="write the rows to this file as JSON")
+    parser.add_argument("--out", type=Path, help="write the result to this file instead")
     options = parser.parse_args()
-    allow_descriptors()
+    raise_descriptor_limit()
     rows = []
     for size in options.sizes:
         rows.append(measure(size, relay=options.relay))
@@ -368,20 +367,29 @@ def main() -> None:
         for what in ("leader_cpu_s", "megabytes"):
             growth[f"{what}_256_to_1000"] = round(by[1000][what] / by[256][what], 2)
         print(json.dumps(growth))
-    if options.out is not None:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        result = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
-            "python": platform.python_version(),
-            "commit": commit,
-            "rows": rows,
-            "growth": growth,
-        }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+    missed = [what for what, bar in BARS.items() if 1000 in by and by[1000][what] > bar]
+    result = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
+        "load_average": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "commit": commit(),
+        "command": shlex.join(["python", "bench/rendezvous.py", *sys.argv[1:]]),
+        "bars_at_1000": BARS,
+        "missed": missed,
+        "rows": rows,
+        "growth": growth,
+    }
+    out = options.out or RESULTS / f"rendezvous{'_relay' if options.relay else ''}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    return 1 if missed and not options.relay else 0
+
+
+def commit() -> str:
+    """The commit at hand, marked if files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

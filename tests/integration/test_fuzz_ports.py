@@ -21,8 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl.store.embedded import EmbeddedServer, EmbeddedStore
+from edl.wire.channel import Channel
 from edl.wire.hello import GREETING, Hello
-from edl.wire.strangers import LINES, MAX_STRANGERS
+from edl.wire.strangers import LINES
 from tests.contract.servers import until
 from tests.integration.fuzzing import fuzzed
 from tests.integration.hostile import (
@@ -37,7 +38,7 @@ from tests.integration.hostile import (
     record,
     speak,
 )
-from tests.integration.test_hub import HOST, JOB, PATIENCE_S, SECRET, Owner
+from tests.integration.test_hub import CODEC, HOST, JOB, PATIENCE_S, SECRET, Owner, note
 from tests.integration.test_hub import assert_serves as assert_hub_serves
 
 HELLO_S = 0.5
@@ -118,24 +119,26 @@ def test_a_handshake_byte_by_byte_has_one_time_limit_for_all(port: Port) -> None
     port.serves()
 
 
-def test_hundreds_of_idle_connections_keep_nobody_out() -> None:
-    """With a time limit that does not help: the oldest strangers make room."""
-    owner = Owner(hello_timeout_s=600.0)
+def test_hundreds_of_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a handshake timeout that does not help: silent strangers are evicted at the limit."""
+    monkeypatch.setattr("edl.wire.strangers.EVICT_AFTER_S", 0.05)
+    limit = 64
+    owner = Owner(hello_timeout_s=600.0, max_unproven=limit)
     owner.on_note = owner.hub.send
     address = owner.hub.listen(HOST)
     owner.hub.start()
     idle: list[socket.socket] = []
     try:
-        idle += [opened(address) for _ in range(MAX_STRANGERS + 150)]
-        assert_hub_serves(address)
-        live = owner.call(lambda: len(owner.hub._peers))
-        assert live <= MAX_STRANGERS
-        # The first ones were shown out; the last ones still wait.
+        # More than twice the limit: the honest caller waits behind them in the backlog.
+        idle += [opened(address) for _ in range(2 * limit + 20)]
+        with Channel(address, job=JOB, secret=SECRET, codec=CODEC, timeout_s=60.0) as honest:
+            honest.send(note(1))
+            assert honest.receive(60.0) == note(1)
+            live = owner.call(lambda: len(owner.hub._peers))
+            assert live <= limit + 1
         idle[0].settimeout(PATIENCE_S)
         while idle[0].recv(4096):
             pass
-        assert len(idle[-1].recv(4096)) == GREETING.size
-        assert_hub_serves(address)
     finally:
         for sock in idle:
             sock.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +18,13 @@ from typing import Any, TypeVar
 import pytest
 
 from edl.errors import PeerError, UsageError, WrongSecret
+from edl.runtime.descriptors import raise_descriptor_limit
 from edl.types import Address
 from edl.wire.channel import Channel
 from edl.wire.codec import Codec
+from edl.wire.door import PAUSE_S
 from edl.wire.hub import Hub, Peer
+from edl.wire.strangers import MAX_UNPROVEN, default_limit
 
 JOB, SECRET = "hub", b"s3cret"
 PATIENCE_S = 10.0
@@ -72,9 +77,9 @@ class Owner:
         for each in notes:
             self.hub.post(partial(self.hub.send, peer, each))
 
-    def wait(self, holds: Callable[[], object]) -> None:
+    def wait(self, holds: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         with self._changed:
-            assert self._changed.wait_for(holds, PATIENCE_S), vars(self)
+            assert self._changed.wait_for(holds, timeout_s), vars(self)
 
     def wait_opened(self) -> Peer:
         self.wait(lambda: self.opened)
@@ -372,18 +377,148 @@ def test_a_mute_listener_is_given_up_in_time(owners: Make) -> None:
     assert owner.closed == [(peer, f"no handshake with {address} within 0.1 s")]
 
 
-def test_of_too_many_strangers_the_oldest_goes(owners: Make) -> None:
-    owner = owners(hello_timeout_s=600.0)
+def test_at_the_limit_only_silent_strangers_are_evicted(
+    owners: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edl.wire.strangers.EVICT_AFTER_S", 600.0)
+    owner = owners(hello_timeout_s=600.0, max_unproven=8)
     address = echoes(owner)
-    strangers = []
-    for _ in range(257):
-        strangers.append(socket.create_connection((address.host, address.port)))
-        # The greeting shows that the hub has seen this one.
-        assert strangers[-1].recv(1)
-    read_to_end(strangers[0])
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection((address.host, address.port)))
+
+        inside = [connect() for _ in range(8)]
+        for stranger in inside:
+            # The greeting shows that the hub has accepted this one.
+            assert stranger.recv(1)
+        waiting = connect()
+        waiting.setblocking(False)
+        paused_turns(owner, 3)
+        # Nobody was evicted, and the last one waits in the backlog.
+        assert owner.call(lambda: len(owner.hub._peers)) == 8
+        with pytest.raises(BlockingIOError):
+            waiting.recv(1)
+        monkeypatch.setattr("edl.wire.strangers.EVICT_AFTER_S", 0.0)
+        for stranger in inside:
+            read_to_end(stranger)
+        waiting.settimeout(PATIENCE_S)
+        assert waiting.recv(1)
     assert_serves(address)
-    for stranger in strangers:
-        stranger.close()
+
+
+def paused_turns(owner: Owner, count: int) -> None:
+    """Wait until the hub has looked at its full port this many times."""
+    for _ in range(count):
+        passed = threading.Event()
+        owner.hub.post(partial(owner.hub.call_later, PAUSE_S, passed.set))
+        assert passed.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("max_unproven", [None, 64], ids=["default limit", "limit of 64"])
+def test_of_a_thousand_honest_dialers_at_once_none_is_refused(
+    owners: Make, monkeypatch: pytest.MonkeyPatch, max_unproven: int | None
+) -> None:
+    """All followers dial a new leader at the same moment."""
+    dialers = 1000
+    if raise_descriptor_limit() < 4 * dialers:
+        pytest.skip("this machine's hard limit allows too few descriptors")
+    # A machine that stalls for a while must not look like a thousand strangers.
+    monkeypatch.setattr("edl.wire.strangers.EVICT_AFTER_S", 600.0)
+    leader = owners(hello_timeout_s=600.0, max_unproven=max_unproven)
+    followers = owners(hello_timeout_s=600.0)
+    address = echoes(leader)
+
+    def dial_all() -> None:
+        for number in range(dialers):
+            followers.hub.send(followers.hub.connect(address), note(number))
+
+    followers.hub.post(dial_all)
+    followers.wait(lambda: len(followers.notes) == dialers or followers.closed, 120.0)
+    assert followers.closed == leader.closed == []
+    assert len(leader.opened) == len(followers.opened) == dialers
+    assert {message.request_id for _, message in followers.notes} == set(range(dialers))
+    assert leader.errors == followers.errors == []
+
+
+def test_the_limit_of_unproven_connections_follows_that_of_descriptors() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1000, limits[1]))
+        assert default_limit() == 250
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert default_limit() <= MAX_UNPROVEN
+
+
+def test_a_peer_that_never_reads_is_disconnected(owners: Make) -> None:
+    limit, body = 4_000_000, bytes(100_000)
+    owner = owners(max_queued=limit)
+    address = owner.hub.listen(HOST)
+    with dial(address) as deaf, dial(address):
+        owner.wait(lambda: len(owner.opened) == 2)
+        deaf.send(note(1))
+        owner.wait(lambda: owner.notes)
+        peer = owner.notes[0][0]
+        other = next(each for each in owner.opened if each is not peer)
+        queued = 0
+        for number in range(1000):
+            owner.call(partial(owner.hub.send, peer, note(number, body)))
+            queued = max(queued, owner.call(lambda: peer.queued))
+            if owner.closed:
+                break
+        owner.wait(lambda: owner.closed)
+        # One message more than the limit, at most.
+        assert limit < queued < limit + 2 * len(body)
+        assert [each for each, _ in owner.closed] == [peer]
+        assert "does not read" in owner.closed[0][1]
+        assert str(limit) in owner.closed[0][1]
+        assert owner.call(lambda: len(peer.raw)) == 0
+        assert other.open
+
+
+def test_what_waits_for_a_handshake_is_limited_too(owners: Make) -> None:
+    owner = owners(max_queued=1_000_000, hello_timeout_s=600.0)
+    with socket.create_server((HOST, 0)) as mute:
+        address = Address(*mute.getsockname()[:2])
+        peer = owner.call(lambda: owner.hub.connect(address))
+        owner.send_all(peer, [note(number, bytes(100_000)) for number in range(12)])
+        owner.wait(lambda: owner.closed)
+    assert owner.closed[0][0] is peer
+    assert "does not read" in owner.closed[0][1]
+
+
+def test_a_queue_that_drains_is_counted_down(owners: Make) -> None:
+    owner = owners(max_queued=1_000_000)
+    with dial(owner.hub.listen(HOST)) as reader:
+        peer = owner.wait_opened()
+        # Each round fills the queue beyond the limit; all of them together are far beyond it.
+        for round_ in range(5):
+            body = bytes(6_000_000)
+            owner.call(partial(owner.hub.send, peer, note(round_, body)))
+            assert reader.receive(60.0) == note(round_, body)
+        assert owner.call(lambda: peer.queued) == 0
+        assert owner.closed == []
+
+
+def test_a_broadcast_is_encoded_once(owners: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[object] = []
+    encode = Codec.encode
+
+    def counting(codec: Codec, message: object) -> bytes:
+        encoded.append(message)
+        return encode(codec, message)
+
+    owner = owners()
+    address = owner.hub.listen(HOST)
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(dial(address)) for _ in range(5)]
+        owner.wait(lambda: len(owner.opened) == 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(Codec, "encode", counting)
+            owner.call(lambda: owner.hub.broadcast(owner.opened, note(7, b"to all")))
+        assert [reader.receive(PATIENCE_S) for reader in readers] == [note(7, b"to all")] * 5
+    assert encoded == [note(7, b"to all")]
 
 
 def test_a_callback_that_fails_does_not_end_the_hub(owners: Make) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 
 from edl.client import Job
 from edl.plugin.ahead import Ahead, ByThreads, Request
+from edl.runtime.descriptors import raise_descriptor_limit
 from edl.runtime.lifeline import die_with_parent, die_with_process
 from edl.torch.ahead import ByProcesses
 from tests.contract.servers import until
@@ -181,6 +184,27 @@ def test_a_tied_process_ends_with_the_other_one_and_not_before(tie: str) -> None
         finally:
             trainer.kill()
     until(lambda: not child.is_running(), "its end")
+
+
+def test_a_process_with_many_descriptors_can_be_tied() -> None:
+    """`select` cannot wait for descriptors from 1,024 on, and a trainer may well have more."""
+    if raise_descriptor_limit() < 1500:
+        pytest.skip("this machine's hard limit allows too few descriptors")
+    trainer = subprocess.Popen(["sleep", "600"])
+
+    def tied() -> None:
+        die_with_process(trainer.pid)
+        threading.Event().wait()
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(trainer.wait)
+        stack.callback(trainer.kill)
+        while stack.enter_context(open(os.devnull)).fileno() < 1100:
+            continue
+        process = multiprocessing.get_context("fork").Process(target=tied, daemon=True)
+        process.start()
+    process.join(60)
+    assert process.exitcode == 1
 
 
 def test_whoever_is_tied_to_nobody_ends_at_once() -> None:

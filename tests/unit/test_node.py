@@ -173,10 +173,33 @@ def test_it_registers_when_the_leader_answers() -> None:
 def test_a_lost_leader_is_dialled_again_after_a_moment() -> None:
     machine = following()
     assert machine.step(PeerClosed(peer=-1, why="lost"), 5.0) == []
-    assert machine.step(Tick(), 5.1) == []
-    assert machine.step(Tick(), 5.2) == [Dial(peer=-2, address=member(0).address)]
+    assert machine.step(Tick(), 5.09) == []
+    assert machine.step(Tick(), 5.3) == [Dial(peer=-2, address=member(0).address)]
     hail = m.Hail(worker=w(1), generation=1, last=1)
-    assert machine.step(PeerOpened(peer=-2), 5.3) == [Send(peer=-2, message=hail)]
+    assert machine.step(PeerOpened(peer=-2), 5.4) == [Send(peer=-2, message=hail)]
+
+
+def redials(number: int, count: int) -> list[int]:
+    """How many milliseconds a worker waits before each attempt to reach a leader that is gone."""
+    machine = node(number)
+    machine.step(seen(0, 1), 0.0)
+    waits = []
+    for attempt in range(1, count + 1):
+        assert machine.step(PeerClosed(peer=-attempt, why="refused"), 0.0) == []
+        dial = [Dial(peer=-attempt - 1, address=member(0).address)]
+        waits.append(next(ms for ms in range(1000) if machine.step(Tick(), ms / 1000) == dial))
+    return waits
+
+
+def test_workers_redial_a_leader_at_times_of_their_own() -> None:
+    """All of a thousand workers lose it at the same moment."""
+    waits = {number: redials(number, 5) for number in range(1, 40)}
+    assert all(100 <= wait <= 300 for each in waits.values() for wait in each)
+    for attempt in range(5):
+        assert len({each[attempt] for each in waits.values()}) > 20
+    # They do not stay in step, and a run of the same workers repeats them.
+    assert all(len(set(each)) > 1 for each in waits.values())
+    assert waits[7] == redials(7, 5)
 
 
 def test_a_follower_whose_leader_answers_leaves_a_lapsed_key_to_it() -> None:

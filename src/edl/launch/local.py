@@ -32,6 +32,7 @@ from edl.launch.slots import SlotBook, find_gpus, gpu_names, gpus_from_text
 from edl.launch.template import preloaded
 from edl.launch.warm import WarmProcesses, fork_template, start_template
 from edl.protocol.messages import Happened, Status
+from edl.runtime.descriptors import raise_descriptor_limit
 from edl.store.service import EmbeddedService
 from edl.store.url import without_password
 from edl.wire.hub import Hub, Peer
@@ -87,6 +88,7 @@ class LocalLauncher:
                 checkpoint_place(spec), job=self.folder.name, resume=spec.resume
             )
             undo.callback(self._checkpoints.release)
+            raise_descriptor_limit()
             # Before any thread is started here.
             self._processes = self._new_processes()
             undo.callback(self._processes.close)

@@ -7,6 +7,7 @@ talks to itself by the same messages as the others, over the connection number 0
 
 from __future__ import annotations
 
+import random
 from collections import deque
 
 from edl.config import Settings
@@ -31,6 +32,7 @@ _FOR_LEADER = (
     m.Switched, m.Leaving, m.Stuck, m.Pong,
 )  # fmt: skip
 _EARLY_LIMIT = 10_000
+# On average. Each worker varies its own by up to half, since all lose a leader at the same moment.
 _REDIAL_S = 0.2
 
 
@@ -58,6 +60,7 @@ class Node:
         self._link: int | None = None
         self._address: Address | None = None
         self._redial_at: float | None = None
+        self._redial_jitter = random.Random(f"redial/{me.worker}")
         self._next_peer = -1
         self._early: deque[tuple[int, m.Message]] = deque()
         self._past: m.Handover | None = None
@@ -342,7 +345,7 @@ class Node:
         if peer == self._link:
             self.worker.on_unlinked()
             self._link = None
-            self._redial_at = now + _REDIAL_S
+            self._redial_at = now + _REDIAL_S * self._redial_jitter.uniform(0.5, 1.5)
             if self.election.vacant() and self.standing.may_lead():
                 return [self.election.contest(expected=0)]
             return []

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NoReturn
 
 from edl.errors import BuildFailed, CheckpointError, EdlError, GroupBroken, Leave, StoreError
@@ -333,17 +334,22 @@ class Agent:
 
     def _step(self, event: Event) -> None:
         self.node.committed = self.committed
-        for effect in self.node.step(event, now()):
-            self._perform(effect)
+        for message, effects in groupby(self.node.step(event, now()), key=_message_identity):
+            if message is None:
+                for effect in effects:
+                    self._perform(effect)
+            else:
+                self._send([each for each in effects if isinstance(each, fx.Send)])
 
     # -- effects out -----------------------------------------------------------------------
 
+    def _send(self, sends: list[fx.Send]) -> None:
+        """Send the one message that all of these carry; it is encoded once."""
+        peers = (self._dialled.get(each.peer) or self._incoming.get(each.peer) for each in sends)
+        self._hub.broadcast((peer for peer in peers if peer is not None), sends[0].message)
+
     def _perform(self, effect: fx.Effect) -> None:
         match effect:
-            case fx.Send(peer=number, message=message):
-                peer = self._dialled.get(number) or self._incoming.get(number)
-                if peer is not None:
-                    self._hub.send(peer, message)
             case fx.Dial(peer=number, address=address):
                 self._dialled[number] = self._hub.connect(address, tag=number)
             case fx.Close(peer=number):
@@ -512,6 +518,11 @@ class Agent:
         thread = threading.Thread(target=drop, name="edl-drop", daemon=True)
         self._drops = [one for one in self._drops if one.is_alive()] + [thread]
         thread.start()
+
+
+def _message_identity(effect: fx.Effect) -> int | None:
+    """Equal for sends of the very same message; None for what is no send."""
+    return id(effect.message) if isinstance(effect, fx.Send) else None
 
 
 def _watchdog_of(identity: Identity, lease: str) -> Watchdog | None:

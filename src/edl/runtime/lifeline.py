@@ -46,7 +46,10 @@ def die_with_process(process: int) -> None:
         return
 
     def watch() -> None:
-        select.select([file], [], [])
+        # Not `select`, which fails for descriptors from 1,024 on.
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        poll.poll()
         os._exit(1)
 
     threading.Thread(target=watch, name="edl-lifeline", daemon=True).start()

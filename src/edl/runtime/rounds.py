@@ -24,6 +24,7 @@ from edl.protocol.topology import Generation
 from edl.runtime.agent import Agent
 from edl.runtime.audit import audit_of
 from edl.runtime.clock import now
+from edl.runtime.descriptors import raise_descriptor_limit
 from edl.runtime.drawing import Drawing
 from edl.runtime.framework import Exchange, Framework, Group, Task, Transfer
 from edl.runtime.identity import Identity
@@ -47,6 +48,8 @@ class Rounds:
         self.framework = framework
         self.me = identity.worker if identity else WorkerId("w0")
         self.job = identity.job if identity else "solo"
+        if identity is not None:
+            raise_descriptor_limit()
         self.agent = Agent(identity, framework.build_group) if identity else None
         self.teller = Teller(self.agent)
         self.ledger: Ledger | None = None

@@ -1,7 +1,8 @@
 """Listening sockets of a hub.
 
-Owns: the listeners and their place in the loop. Holds: a machine that ran out of descriptors is not
-asked again at once, which would only burn its processor.
+Owns: the listeners and their registration in the loop. Invariant: while the hub is full or the
+process is out of descriptors nothing is accepted; callers wait in the kernel's backlog, and the
+listener is looked at again after `PAUSE_S`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,23 @@ PAUSE_S = 0.1
 
 
 class Door:
-    """Hands each new connection, non-blocking and tuned, to `on_accepted`."""
+    """Hands each new connection, non-blocking and tuned, to `on_accepted`.
 
-    def __init__(self, loop: Loop, on_accepted: Callable[[socket.socket, str], None]) -> None:
+    `is_full` is asked before each accept; `make_room` is called at the end of each pause.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        on_accepted: Callable[[socket.socket, str], None],
+        *,
+        is_full: Callable[[], bool],
+        make_room: Callable[[], None],
+    ) -> None:
         self._loop = loop
         self._on_accepted = on_accepted
+        self._is_full = is_full
+        self._make_room = make_room
         self._listeners: list[socket.socket] = []
         self._closed = False
 
@@ -58,6 +71,9 @@ class Door:
         for _ in range(ACCEPTS_PER_TURN):
             if self._closed:
                 return
+            if self._is_full():
+                self._pause(listener)
+                return
             try:
                 sock, where = listener.accept()
             except BlockingIOError:
@@ -70,8 +86,7 @@ class Door:
                     errno.errorcode.get(error.errno or 0),
                     reason(error),
                 )
-                self._loop.unregister(listener)
-                self._loop.call_later(PAUSE_S, partial(self._open, listener))
+                self._pause(listener)
                 return
             try:
                 sock.setblocking(False)
@@ -80,3 +95,12 @@ class Door:
                 sock.close()
                 continue
             self._on_accepted(sock, str(Address(*where[:2])))
+
+    def _pause(self, listener: socket.socket) -> None:
+        self._loop.unregister(listener)
+        self._loop.call_later(PAUSE_S, partial(self._reopen, listener))
+
+    def _reopen(self, listener: socket.socket) -> None:
+        if not self._closed:
+            self._make_room()
+            self._open(listener)

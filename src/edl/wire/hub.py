@@ -5,15 +5,17 @@ possible. Here one thread owns all sockets and calls the owner back, so the owne
 
 Owns: listeners, connections, their handshakes and queues. Holds: no call of the owner blocks, and
 no callback runs inside one; a connection that sends garbage loses that connection and nothing
-else; each connection that was opened or dialled gets exactly one `on_closed`.
+else; one that does not read is closed before its queue outgrows `max_queued`; each connection that
+was opened or dialled gets exactly one `on_closed`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from edl.errors import PeerError
@@ -24,12 +26,17 @@ from edl.wire.hello import Hello, Role, check_secret
 from edl.wire.linger import Linger
 from edl.wire.loop import READ, WRITE, Loop
 from edl.wire.peer import Peer
-from edl.wire.strangers import Strangers
+from edl.wire.strangers import Strangers, default_limit
 from edl.wire.stream import MAX_FRAME, dialled_itself, dialling, frame, reason
 from edl.wire.tls import SealedHello, Tls, introduce
 
 __all__ = ["Hub", "Peer"]
 
+log = logging.getLogger("edl.wire")
+
+# What may wait to be sent to one peer before it counts as one that does not read. With 1,000
+# workers a leader queues less than 1 MB for each when it builds a generation.
+MAX_QUEUED = 64 * 1024 * 1024
 SCRATCH_BYTES = 256 * 1024
 CLOSE_S = 2.0
 # After our last byte: long enough for the other side to close too, short enough for a stop.
@@ -52,13 +59,26 @@ class Hub:
         on_tick: Callable[[], None] | None = None,
         tick_s: float = 0.05,
         max_frame: int = MAX_FRAME,
+        max_queued: int = MAX_QUEUED,
+        max_unproven: int | None = None,
         hello_timeout_s: float = 5.0,
         on_error: Callable[[BaseException], None] | None = None,
         tls: Tls | None = None,
     ) -> None:
         check_secret(secret)
         self._loop = Loop(name=name, on_error=on_error, on_tick=on_tick, tick_s=tick_s)
-        self._door = Door(self._loop, self._on_accepted)
+        self._strangers = Strangers(
+            self._loop,
+            timeout_s=hello_timeout_s,
+            limit=default_limit() if max_unproven is None else max_unproven,
+            drop=self._drop,
+        )
+        self._door = Door(
+            self._loop,
+            self._on_accepted,
+            is_full=lambda: self._strangers.full,
+            make_room=self._strangers.make_room,
+        )
         self._job = job
         self._secret = secret
         self._codec = codec
@@ -66,10 +86,10 @@ class Hub:
         self._on_open = on_open
         self._on_closed = on_closed
         self._max_frame = max_frame
+        self._max_queued = max_queued
         self._tls = tls
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._peers: dict[Peer, None] = {}
-        self._strangers = Strangers(self._loop, timeout_s=hello_timeout_s, drop=self._drop)
         self._linger = Linger(self._loop, self._end_if_empty)
         self._stopping = False
 
@@ -122,11 +142,23 @@ class Hub:
 
     def send(self, peer: Peer, message: object) -> None:
         self._assert_inside()
+        self._send_frame(peer, frame(self._codec.encode(message), max_frame=self._max_frame))
+
+    def broadcast(self, peers: Iterable[Peer], message: object) -> None:
+        """Send one message to each of these peers; it is encoded once."""
+        self._assert_inside()
+        data = frame(self._codec.encode(message), max_frame=self._max_frame)
+        for peer in peers:
+            self._send_frame(peer, data)
+
+    def _send_frame(self, peer: Peer, data: bytes) -> None:
         if peer.closing or peer.gone or peer.broken:
             return
-        data = frame(self._codec.encode(message), max_frame=self._max_frame)
+        if peer.queued > self._max_queued:
+            self._on_overflow(peer)
+            return
         if not peer.open:
-            peer.early.append(data)
+            peer.hold(data)
             return
         if peer.cipher is not None:
             try:
@@ -135,7 +167,7 @@ class Hub:
                 self._on_broken(peer, error)
                 return
         if peer.raw:
-            peer.raw.append(memoryview(data))
+            peer.enqueue(data)
         else:
             self._write_now(peer, data)
 
@@ -199,7 +231,7 @@ class Hub:
         except OSError as error:
             self._drop(peer, f"lost {peer.name}: {reason(error)}")
             return
-        peer.raw.append(memoryview(peer.hello.greeting))
+        peer.enqueue(peer.hello.greeting)
         self._write_early(peer)
 
     def _on_connected(self, peer: Peer) -> None:
@@ -219,9 +251,10 @@ class Hub:
         data = peer.sock.recv(hello.wanted)
         if not data:
             raise PeerError(f"{peer.name} closed the connection in the handshake")
+        self._strangers.heard(peer)
         answer = hello.feed(data)
         if answer:
-            peer.raw.append(memoryview(answer))
+            peer.enqueue(answer)
             self._write_early(peer)
         if hello.done:
             peer.cipher = hello.cipher
@@ -231,9 +264,7 @@ class Hub:
     def _on_proven(self, peer: Peer) -> None:
         peer.hello = None
         self._strangers.remove(peer)
-        seal = bytes if peer.cipher is None else peer.cipher.seal
-        peer.raw.extend(memoryview(seal(data)) for data in peer.early)
-        peer.early.clear()
+        peer.release(bytes if peer.cipher is None else peer.cipher.seal)
         if peer.closing:
             self._on_writable(peer)
             return
@@ -272,7 +303,7 @@ class Hub:
             self._drop(peer, reason(error))
             return
         if peer.hello.last_words and not peer.broken:
-            peer.raw.append(memoryview(peer.hello.last_words))
+            peer.enqueue(peer.hello.last_words)
             # A courtesy: it may be gone already.
             with contextlib.suppress(OSError):
                 peer.write()
@@ -301,7 +332,7 @@ class Hub:
             self._on_broken(peer, error)
             return
         if sent < len(data):
-            peer.raw.append(memoryview(data)[sent:])
+            peer.enqueue(memoryview(data)[sent:])
             self._watch_for(peer, READ | WRITE)
 
     def _write_early(self, peer: Peer) -> None:
@@ -315,9 +346,19 @@ class Hub:
 
     def _on_broken(self, peer: Peer, error: OSError | PeerError) -> None:
         peer.broken = True
-        peer.raw.clear()
+        peer.discard()
         self._watch_for(peer, READ)
         self._loop.post(partial(self._drain_and_drop, peer, reason(error)))
+
+    def _on_overflow(self, peer: Peer) -> None:
+        why = (
+            f"{peer.name} does not read: {peer.queued} bytes wait to be sent to it, "
+            f"the limit is {self._max_queued}"
+        )
+        log.warning("wire.overflow peer=%s why=%r", peer.name, why)
+        peer.broken = True
+        peer.discard()
+        self._loop.post(partial(self._drop, peer, why))
 
     def _drain_and_drop(self, peer: Peer, why: str) -> None:
         """The other side may have said something before it went: that is heard first."""
@@ -386,8 +427,7 @@ class Hub:
             return
         announced = peer.hello is None or not peer.inbound
         peer.gone, peer.open = True, False
-        peer.raw.clear()
-        peer.early.clear()
+        peer.discard()
         self._peers.pop(peer, None)
         self._strangers.remove(peer)
         if peer.sock is not None:

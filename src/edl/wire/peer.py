@@ -1,14 +1,15 @@
 """One connection of a hub, from the first packet to the last.
 
-Only the hub's thread touches what is beneath `open`. Holds: `raw` carries handshake bytes and then
-frames; frames that were sent before the handshake was over wait in `early`, because nothing may
-leave before the other side has proved the secret.
+Only the hub's thread touches what is beneath `open`. Invariants: `raw` carries handshake bytes and
+then frames; frames that were sent before the handshake was over wait in `early`, because nothing
+may leave before the other side has proved the secret; `queued` is the size of both in bytes.
 """
 
 from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 from edl.wire.hello import Hello
@@ -35,8 +36,10 @@ class Peer:
         "hello",
         "inbound",
         "interest",
+        "last_heard",
         "name",
         "open",
+        "queued",
         "raw",
         "reader",
         "sock",
@@ -66,8 +69,11 @@ class Peer:
         self.reader = FrameReader(max_frame)
         self.raw: deque[memoryview] = deque()
         self.early: list[bytes] = []
+        self.queued = 0
         self.interest = 0
+        # While it is unproven; see `Strangers`.
         self.deadline = 0.0
+        self.last_heard = 0.0
         # Asked to close: what is queued leaves, what arrives is thrown away.
         self.closing = False
         self.why = ""
@@ -78,6 +84,29 @@ class Peer:
     def __repr__(self) -> str:
         return f"<Peer {self.name} {'open' if self.open else 'closed'}>"
 
+    def enqueue(self, data: bytes | memoryview) -> None:
+        """Send this after everything that is queued already."""
+        self.raw.append(memoryview(data))
+        self.queued += len(data)
+
+    def hold(self, data: bytes) -> None:
+        """Send this once the other side has proved the secret."""
+        self.early.append(data)
+        self.queued += len(data)
+
+    def release(self, seal: Callable[[bytes], bytes]) -> None:
+        """Queue what was held."""
+        held, self.early = self.early, []
+        self.queued -= sum(map(len, held))
+        for data in held:
+            self.enqueue(seal(data))
+
+    def discard(self) -> None:
+        """Drop what is queued: it will not be sent."""
+        self.raw.clear()
+        self.early.clear()
+        self.queued = 0
+
     def write(self) -> None:
         """Hand the kernel what it takes now. Raises OSError, but never blocks."""
         assert self.sock is not None
@@ -87,6 +116,7 @@ class Peer:
             sent = self.sock.sendmsg(list(islice(self.raw, PIECES)))
         except BlockingIOError:
             return
+        self.queued -= sent
         while sent:
             head = self.raw[0]
             if sent < len(head):

@@ -28,7 +28,8 @@ __all__ = [
 
 MAX_FRAME = 64 * 1024 * 1024
 HEADER = struct.Struct(">I")
-BACKLOG = 512
+# Callers wait here while a hub is busy or at its limit; the kernel's somaxconn may lower it.
+BACKLOG = 4096
 # A machine that vanished without a word is noticed by the kernel after about half a minute.
 KEEP_IDLE_S, KEEP_INTERVAL_S, KEEP_COUNT = 15, 5, 3
 
