@@ -279,6 +279,9 @@ class Life:
             return
         for ended in self._processes.ended():
             self._on_ended(ended, now)
+        for cold in self._processes.cold_starts():
+            step = self._census.step
+            self.history.note("worker.cold_start", step=step, worker=cold.worker, why=cold.why)
         for judged in self._census.judge(now):
             self._on_judged(judged)
         self.follower.on_tick(now)
