@@ -102,7 +102,40 @@ def test_a_program_that_is_not_there_harms_nobody_else(template: str, tmp_path: 
         connection.sendall(b"\0\0\0\2{}")
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(1) == b""
+    for garbage in (b"\0", b"\0\0", b"\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\5{"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(template)
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b""
     assert account(template, tmp_path, threads=1)["mine"] == "yes"
+
+
+CALLER = """
+import os, socket, sys
+os.setuid(12345)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(sys.argv[1])
+    print(connection.recv(1), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a process as another user")
+def test_template_serves_no_other_user() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = f"{folder}/template"
+        command = [sys.executable, "-m", "edl.launch.template", "--listen", path]
+        command += ["--preload", "wave"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            # As if the socket's own protection had been lifted.
+            os.chmod(path, 0o777)
+            calling = [sys.executable, "-c", CALLER, path]
+            said = subprocess.run(calling, stdout=subprocess.PIPE, text=True, check=True).stdout
+            process.kill()
+    assert said == "b''\n"
 
 
 def test_a_template_that_cannot_be_reached_is_told(

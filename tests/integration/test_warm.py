@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +19,8 @@ from edl.errors import UsageError
 from edl.launch import warm
 from edl.launch.base import WorkerPlan
 from edl.launch.jobs import JobFolder
-from edl.launch.warm import WarmProcesses, start_template
+from edl.launch.template import ANSWER_S, Request, TemplateSilent, ask
+from edl.launch.warm import TemplateProcess, WarmProcesses, start_template
 from edl.types import Gpu, WorkerId
 from tests.contract.servers import until
 
@@ -31,6 +32,7 @@ def no_orphanage() -> Iterator[None]:
     What ends afterwards would stay its zombie, and seem to run to whoever waits for the end.
     """
     yield
+    until(lambda: not templates(), "the end of every template")
     prctl = ctypes.CDLL(None).prctl
     assert prctl(warm.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
     for child in psutil.Process().children():
@@ -55,7 +57,7 @@ def pool(folder: JobFolder) -> Iterator[WarmProcesses]:
     found.close()
 
 
-def template_of(folder: JobFolder, *modules: str, spares: int) -> socket.socket:
+def template_of(folder: JobFolder, *modules: str, spares: int) -> TemplateProcess:
     return start_template(
         folder,
         environment=dict(os.environ),
@@ -113,6 +115,90 @@ def test_a_spare_that_is_killed_is_replaced(pool: WarmProcesses) -> None:
     until(lambda: len(spares(os.getpid())) >= 2, "two new spares")
 
 
+def templates() -> list[psutil.Process]:
+    """Children that lead a session."""
+    living = filter(runs, psutil.Process().children())
+    return [each for each in living if os.getsid(each.pid) == each.pid]
+
+
+def end_of(pool: WarmProcesses, *names: str) -> None:
+    left = set(names)
+
+    def none_left() -> bool:
+        left.difference_update(each.worker for each in pool.ended())
+        return not left
+
+    until(none_left, f"the end of {', '.join(names)}")
+
+
+def test_stopped_template_is_killed_and_workers_are_started_from_nothing(
+    pool: WarmProcesses, folder: JobFolder
+) -> None:
+    until(lambda: len(spares(os.getpid())) == 2, "two spares")
+    (template,), waiting = templates(), spares(os.getpid())
+    template.suspend()
+    pool.start(plan("w0"))
+    pool.start(plan("w1"))
+    end_of(pool, "w0", "w1")
+    assert folder.log(WorkerId("w0")).read_text() == "told False\n"
+    assert folder.log(WorkerId("w1")).read_text() == "told False\n"
+    # The second start did not wait for a template that is known to be silent.
+    (cold,) = pool.cold_starts()
+    assert (cold.worker, cold.why) == (
+        WorkerId("w0"),
+        f"the template of processes has not answered for {ANSWER_S:g} s",
+    )
+    assert pool.cold_starts() == []
+    until(
+        lambda: not any(map(runs, [template, *waiting])), "the end of the template and its spares"
+    )
+
+
+def test_stopped_spare_is_killed_and_another_is_forked(
+    pool: WarmProcesses, folder: JobFolder
+) -> None:
+    until(lambda: len(spares(os.getpid())) == 2, "two spares")
+    stopped = spares(os.getpid())
+    for each in stopped:
+        each.suspend()
+    pid = pool.start(plan("w0"))
+    assert pid not in {each.pid for each in stopped}
+    end_of(pool, "w0")
+    assert folder.log(WorkerId("w0")).read_text() == "told True\n"
+    assert pool.cold_starts() == []
+    until(lambda: sum(map(runs, stopped)) == 1, "the end of the silent one")
+    for each in filter(runs, stopped):
+        each.resume()
+
+
+def test_request_that_was_given_up_is_not_carried_out_later(folder: JobFolder) -> None:
+    made = template_of(folder, "wave", spares=0)
+    (template,) = templates()
+    template.suspend()
+    (folder.path / "said").touch()
+    request = Request(
+        module="edl.launch.boot",
+        arguments=[str(folder.path / "script.py")],
+        environment=dict(os.environ),
+        folder=str(folder.path),
+        apart=False,
+    )
+    with open(folder.path / "said", "ab") as said:
+        with pytest.raises(TemplateSilent, match=r"has not answered for 0\.1 s"):
+            ask(made.connection, request, (0, said.fileno(), said.fileno()), timeout_s=0.1)
+        template.resume()
+        # It acts on what it finds when it goes on, and makes a process, which has no permit.
+        made.connection.settimeout(None)
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += made.connection.recv(4096)
+    pid = json.loads(answer[4:])["pid"]
+    assert pid > 0
+    until(lambda: not psutil.pid_exists(pid) or not runs(psutil.Process(pid)), "its end")
+    assert (folder.path / "said").read_bytes() == b""
+    made.close()
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -150,7 +236,7 @@ os.fork = refuse
 def test_a_machine_that_refuses_processes_gets_no_second_template(folder: JobFolder) -> None:
     (folder.path / "refusing.py").write_text(NO_GRANDCHILDREN)
     template = template_of(folder, "refusing", spares=1)
-    (process,) = (each for each in psutil.Process().children() if os.getsid(each.pid) == each.pid)
+    (process,) = templates()
     processes = WarmProcesses(folder, [str(folder.path / "script.py")], template=template)
     # Not forked, but started as usual.
     processes.start(plan("w0"))

@@ -131,6 +131,33 @@ def test_a_warm_job_from_its_founder_to_its_end(pool: Pool) -> None:
     assert pool.job.wait(60).state == "finished"
 
 
+def test_job_whose_template_is_stopped_still_answers_grows_and_stops(pool: Pool) -> None:
+    template = pool.template()
+    pool.spare()
+    template.suspend()
+    assert pool.job.status().step > 0
+    joined = pool.job.scale_out(1)
+    assert joined is not None
+    assert joined.size == 2
+    # What is preloaded is imported by a template alone.
+    assert pool.account("w1")["preloaded"] is False
+    (cold,) = [event for event in pool.job.events() if event.what == "worker.cold_start"]
+    assert cold.fields["worker"] == "w1"
+    assert "has not answered for" in str(cold.fields["why"])
+    until(lambda: not runs(template), "the end of the template")
+    pool.job.stop()
+    assert pool.job.wait(60).state == "stopped"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_job_whose_template_is_stopped_can_be_stopped(pool: Pool, force: bool) -> None:
+    template = pool.template()
+    template.suspend()
+    pool.job.stop(force=force)
+    assert pool.job.wait(60).state == "stopped"
+    until(lambda: not runs(template), "the end of the template")
+
+
 @pytest.mark.paired
 @pytest.mark.parametrize("how", ["success", "failure", "Ctrl-C", "stop --force", "SIGKILL"])
 def test_nothing_of_the_pool_outlives_the_job(start: Start, tmp_path: Path, how: str) -> None:

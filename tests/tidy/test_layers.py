@@ -30,7 +30,7 @@ LAYERS = [
     ["protocol", "policy"],
     ["config"],
     ["types"],
-    ["errors", "failpoints"],
+    ["errors", "failpoints", "redaction"],
     ["__init__"],
 ]
 HEIGHT = {room: -depth for depth, rooms in enumerate(LAYERS) for room in rooms}

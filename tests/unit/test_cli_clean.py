@@ -143,14 +143,80 @@ def test_folders_of_something_else_are_left_alone(
     assert folders() == {"photos", "moved", "copy"}
 
 
-def test_the_folder_of_another_user_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+
+
+@AS_ROOT
+def test_the_folder_of_another_user_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    os.chown(ended("theirs"), 4711, -1)
+    ended("mine")
+    leftover = home() / "jobs" / ".removed-theirs-1"
+    leftover.mkdir()
+    os.chown(leftover, 4711, -1)
+    assert main(["clean", "--yes"]) == 0
+    assert folders() == {"theirs", leftover.name}
+    assert "theirs belongs to user 4711, not to you (0)" in capsys.readouterr().err
+    assert main(["clean", "--yes", "theirs"]) == 2
+    assert folders() == {"theirs", leftover.name}
+
+
+@AS_ROOT
+@pytest.mark.parametrize("part", [".", "jobs"])
+def test_home_of_another_user_is_refused(part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ended("done")
+    os.chown(home() / part, 4711, -1)
+    for command in (["clean", "--yes"], ["clean", "--yes", "done"]):
+        assert main(command) == 2
+        assert "belongs to user 4711" in capsys.readouterr().err
+    assert folders() == {"done"}
+
+
+@pytest.mark.parametrize("part", [".", "jobs"])
+def test_home_that_others_may_write_to_is_refused(
+    part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended("done")
-    monkeypatch.setattr(os, "getuid", lambda: 4711)
-    assert main(["clean", "--yes"]) == 0
+    (home() / part).chmod(0o770)
+    assert main(["clean", "--yes"]) == 2
+    assert "others may write to" in capsys.readouterr().err
     assert folders() == {"done"}
-    assert "done belongs to user " in capsys.readouterr().err
+
+
+def test_links_in_a_job_folder_are_removed_and_not_followed(tmp_path: Path) -> None:
+    dear = tmp_path / "dear"
+    dear.mkdir()
+    (dear / "thesis").write_text("text")
+    path = ended("done")
+    (path / "logs" / "folder").symlink_to(dear)
+    (path / "logs" / "file").symlink_to(dear / "thesis")
+    leftover = home() / "jobs" / ".removed-done-1"
+    leftover.symlink_to(dear)
+    assert main(["clean", "--yes"]) == 0
+    assert folders() == {leftover.name}
+    assert (dear / "thesis").read_text() == "text"
+
+
+def test_job_that_begins_after_it_was_listed_is_not_removed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended("mnist")
+    started = []
+
+    class Slow(io.StringIO):
+        """Another process starts a job of that name while the user thinks."""
+
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self, size: int | None = -1) -> str:  # type: ignore[override]
+            started.append(begun("mnist"))
+            return "y"
+
+    monkeypatch.setattr("sys.stdin", Slow())
+    assert main(["clean"]) == 1
+    assert folders() == {"mnist", "mnist.old"}
+    assert "job mnist is running" in capsys.readouterr().err
+    started[0].release()
 
 
 def test_a_job_that_cannot_be_removed_is_named_and_the_others_are_removed(

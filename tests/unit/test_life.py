@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edl.config import Settings
-from edl.launch.base import Ended, JobSpec, WorkerPlan
+from edl.launch.base import ColdStart, Ended, JobSpec, WorkerPlan
 from edl.launch.jobs import JobFolder
 from edl.launch.life import Life
 from edl.launch.messages import port_codec
@@ -57,6 +57,9 @@ class Processes:
     def kill(self, worker: WorkerId) -> None:
         if self.running.pop(worker, None) is not None:
             self.dead.append(Ended(worker=worker, status=-9, at=0.0))
+
+    def cold_starts(self) -> list[ColdStart]:
+        return []
 
     def close(self) -> None:
         self.running.clear()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from edl.errors import UsageError
+from edl.redaction import redact_url
 from edl.store.base import open_store
-from edl.store.url import StoreUrl, segment, with_run, without_password
+from edl.store.url import StoreUrl, segment, with_run
 from edl.types import Address
 
 
@@ -63,7 +64,7 @@ def test_an_unknown_kind_is_told_all_that_are_known_without_the_password() -> No
 
 def test_a_url_without_a_password_is_shown_as_it_is() -> None:
     for url in ("etcd://host:1/prefix", "etcd://me@host:1", "edl://[::1]:7007"):
-        assert without_password(url) == url
+        assert redact_url(url) == url
 
 
 def test_every_name_is_one_level_and_no_two_meet() -> None:
@@ -87,5 +88,5 @@ def test_a_run_is_a_folder_of_its_own_below_the_job() -> None:
     "password", ["s3cret", "s3@cret", "s3/cret", "s3/c@ret", "s3?c#ret", "s3:cret@"]
 )
 def test_no_part_of_a_password_is_shown(password: str) -> None:
-    shown = without_password(f"etcd://edl:{password}@10.0.0.1:2379/jobs?ca=x")
+    shown = redact_url(f"etcd://edl:{password}@10.0.0.1:2379/jobs?ca=x")
     assert shown == "etcd://edl:***@10.0.0.1:2379/jobs?ca=x"

@@ -217,7 +217,9 @@ def add_lasting(parser: Parser) -> None:
         help="what to do with a worker that is slower than the others (default: warn)",
     )
     parser.add_argument(
-        "--checkpoint", metavar="URL", help="write checkpoints to this folder or URL"
+        "--checkpoint",
+        metavar="URL",
+        help="write checkpoints to this folder or URL; @FILE: the URL in it",
     )
     parser.add_argument(
         "--checkpoint-every",

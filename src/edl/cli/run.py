@@ -23,7 +23,7 @@ from edl.launch.base import JobSpec
 from edl.launch.jobs import Result
 from edl.launch.local import LocalLauncher
 from edl.protocol.messages import Status
-from edl.store.url import without_password
+from edl.redaction import redact_url
 from edl.types import workers_said
 
 __all__ = ["give_up_stdout", "run"]
@@ -101,31 +101,36 @@ def give_up_stdout() -> None:
 
 def store_url(option: str | None) -> str:
     """The URL that --store gives, by itself or as @FILE; empty: the launcher's own store."""
+    return _url(option, "--store", "give a URL such as etcd://HOST:PORT")
+
+
+def checkpoint_url(option: str | None) -> str:
+    """The same for --checkpoint; empty: no checkpoints."""
+    return _url(option, "--checkpoint", "give a folder or a URL")
+
+
+def _url(option: str | None, flag: str, advice: str) -> str:
     if option is None:
         return ""
     if option.startswith("@"):
         try:
             url = Path(option[1:]).expanduser().read_text().strip()
         except (OSError, ValueError) as error:
-            raise UsageError(f"--store {option}: the file cannot be read: {error}") from error
+            raise UsageError(f"{flag} {option}: the file cannot be read: {error}") from error
     else:
         url = option
-        if without_password(url) != url:
+        if redact_url(url) != url:
             print(
-                "edl: others can see the password in --store, in the list of processes; put the "
-                "URL in a file of your own and give --store @FILE",
+                f"edl: others can see the password in {flag}, in the list of processes; put the "
+                f"URL in a file of your own and give {flag} @FILE",
                 file=sys.stderr,
             )
     if not url:
-        raise UsageError(
-            "--store is empty (an unset variable?); give a URL such as etcd://HOST:PORT"
-        )
+        raise UsageError(f"{flag} is empty (an unset variable?); {advice}")
     return url
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.checkpoint == "":
-        raise UsageError("--checkpoint is empty (an unset variable?); give a folder or a URL")
     if options.checkpoint_every == "":
         raise UsageError("--checkpoint-every is empty (an unset variable?); give 500 or 10m")
     spec = JobSpec(
@@ -140,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
         oversubscribe=options.oversubscribe,
         share_gpus=options.share_gpus,
         port=options.port,
-        checkpoint=options.checkpoint or "",
+        checkpoint=checkpoint_url(options.checkpoint),
         checkpoint_every=options.checkpoint_every or "",
         resume=options.resume,
         max_restarts=options.max_restarts,

@@ -47,6 +47,7 @@ NOTABLE = {
     "adjust.accepted",
     "adjust.complete",
     "adjust.undone",
+    "worker.cold_start",
     "worker.lost",
     "leader.changed",
     "job.contested",

@@ -29,9 +29,9 @@ from edl.launch.told import Event, audited, events_of, lines_of
 from edl.launch.transient import time_left
 from edl.protocol import messages as m
 from edl.protocol.profiling import Profile
+from edl.redaction import redact_url
 from edl.runtime.auditing import Audit
 from edl.runtime.standing import Noted, read_noted
-from edl.store.url import without_password
 from edl.types import Address, Gpu, WorkerId
 
 __all__ = ["Job", "Slots"]
@@ -88,7 +88,7 @@ class Job:
     @property
     def store(self) -> str:
         """The URL of the job's store, without a password."""
-        return without_password(self._store)
+        return redact_url(self._store)
 
     def running(self) -> bool:
         return self._folder is None or self._folder.running()

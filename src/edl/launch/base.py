@@ -15,7 +15,15 @@ from edl.config import DIVERGENCE_POLICIES, STRAGGLER_POLICIES
 from edl.errors import UsageError
 from edl.types import Gpu, WorkerId
 
-__all__ = ["MOST_AT_ONCE", "Backend", "Ended", "JobSpec", "WorkerPlan", "checkpoint_interval"]
+__all__ = [
+    "MOST_AT_ONCE",
+    "Backend",
+    "ColdStart",
+    "Ended",
+    "JobSpec",
+    "WorkerPlan",
+    "checkpoint_interval",
+]
 
 # Rather a slip of the keyboard than a wish; so many processes would end the machine.
 MOST_AT_ONCE = 1024
@@ -169,6 +177,14 @@ class Ended:
     at: float  # wall time: when it failed if it left a note, else when it was noticed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStart:
+    """A worker that was started from nothing, though it should have been forked off a template."""
+
+    worker: WorkerId
+    why: str
+
+
 class Backend(Protocol):
     """Starts, signals and watches processes. Called from one thread only."""
 
@@ -177,6 +193,9 @@ class Backend(Protocol):
 
     def ended(self) -> list[Ended]:
         """Those that ended since the last call, the earliest failure first."""
+
+    def cold_starts(self) -> list[ColdStart]:
+        """Those since the last call."""
 
     def alive(self) -> tuple[WorkerId, ...]: ...
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from edl.protocol.recorded import Deed, read_recorded
 from edl.protocol.tale import AdjustmentRecord, Parts
 from edl.types import Address, WorkerId
 
-__all__ = ["Census", "Judged", "by_signal"]
+__all__ = ["KEPT_RECORDS", "Census", "Judged", "by_signal"]
 
 # The word that explains a quiet end may be a moment behind it.
 EXPLAIN_S = 10.0
@@ -32,6 +33,8 @@ EXPLAIN_LAST_S = 1.0
 FOUNDING_S = 0.5
 # Whoever has committed a step leads at once when nobody does, unless it is frozen.
 VACANT_S = 15.0
+# Finished adjustments that the result lists, the last ones; events.jsonl has them all.
+KEPT_RECORDS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,7 @@ class Census:
         self._lost: set[WorkerId] = set()
         self._leaving: set[WorkerId] = set()  # asked to go, or allowed to
         self._unled_at: float | None = None
-        self.records: list[AdjustmentRecord] = list(records)
+        self.records: deque[AdjustmentRecord] = deque(records, maxlen=KEPT_RECORDS)
         self.led = False
         self.founded = False
         self.over = ""

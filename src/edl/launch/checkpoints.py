@@ -13,6 +13,7 @@ from pathlib import Path
 from edl.errors import CheckpointError, Refused, UsageError
 from edl.launch.files import open_own, writing
 from edl.launch.jobs import JobFolder
+from edl.redaction import redact_url
 from edl.runtime.checkpoint import CheckpointFolder
 from edl.runtime.standing import Noted, read_noted
 
@@ -49,7 +50,7 @@ def own(where: str, *, job: str, resume: bool) -> Ownership:
         folder.prepare()
         steps = [] if resume else folder.steps()
     except CheckpointError as error:
-        raise UsageError(f"--checkpoint {where}: {error}") from error
+        raise UsageError(f"--checkpoint {redact_url(where)}: {error}") from error
     mark = _marked(where, job)
     if steps:
         mark.release()

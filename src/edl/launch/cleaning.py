@@ -79,7 +79,7 @@ def remove_job(folder: JobFolder) -> None:
 def remove_leftovers() -> None:
     """Delete what a remover that was killed had renamed already."""
     for path in (home() / "jobs").glob(f"{REMOVED}*"):
-        if not path.is_symlink():
+        if not path.is_symlink() and path.lstat().st_uid == os.geteuid():
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -114,8 +114,9 @@ def _check_ours(folder: JobFolder) -> None:
     path = folder.path
     if path.is_symlink():
         raise UsageError(f"{path} is a link, not a folder of `edl run`; it is kept")
-    if path.stat().st_uid != os.getuid():
-        raise UsageError(f"{path} belongs to user {path.stat().st_uid}; it is kept")
+    owner = path.lstat().st_uid
+    if owner != os.geteuid():
+        raise UsageError(f"{path} belongs to user {owner}, not to you ({os.geteuid()}); it is kept")
     if not (path / "lock").is_file():
         raise UsageError(f"{path} has no lock file, so `edl run` did not make it; it is kept")
     name = folder.info().name

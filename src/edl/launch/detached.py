@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -24,13 +23,14 @@ from edl.launch.base import JobSpec
 from edl.launch.files import writing
 from edl.launch.jobs import JobFolder
 from edl.launch.local import LocalLauncher
-from edl.launch.template import Request, ask
+from edl.launch.template import Request, TemplateSilent, ask, peer_user
 
 __all__ = ["log_to_folder", "main", "start", "stop_on_signals"]
 
 # Names the socket of a template (see template.py) that jobs are to be forked off.
 TEMPLATE = "EDL_TEMPLATE"
-CREDENTIALS = struct.Struct("3i")  # of SO_PEERCRED: process, user, group
+# Nothing else waits for the template here, and a busy machine may be slow.
+TEMPLATE_S = 30.0
 KINDS: dict[str, type[EdlError]] = {
     kind.__name__: kind for kind in (EdlError, Refused, UsageError, TimedOut)
 }
@@ -69,8 +69,7 @@ def _fresh(description: bytes) -> tuple[bytes, bytes]:
 
 def _check_owner(connection: socket.socket, template: str) -> None:
     """It is given the environment and open files: UsageError if it is another user's."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-    _, user, _ = CREDENTIALS.unpack(found)
+    user = peer_user(connection)
     if user != os.geteuid():
         raise UsageError(
             f"{TEMPLATE}={template} belongs to user {user}, not to you ({os.geteuid()}); unset it, "
@@ -97,10 +96,12 @@ def _forked(description: bytes, template: str) -> tuple[bytes, bytes]:
         reading, writing = os.pipe()
         with open(reading, "rb") as said:
             try:
+                connection.settimeout(TEMPLATE_S)
                 connection.connect(template)
                 _check_owner(connection, template)
-                ask(connection, request, (question.fileno(), writing, complaints.fileno()))
-            except OSError as error:
+                streams = (question.fileno(), writing, complaints.fileno())
+                ask(connection, request, streams, timeout_s=TEMPLATE_S)
+            except (OSError, TemplateSilent) as error:
                 raise UsageError(
                     f"{TEMPLATE}={template} cannot be reached: {error}; unset it, or start "
                     "`python -m edl.launch.template --listen` with that path"

@@ -7,6 +7,7 @@ reader can ask for what came after the last one it has seen.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -19,9 +20,13 @@ from edl.launch.files import writing
 from edl.launch.jobs import JobFolder, Result
 from edl.protocol.messages import Happened
 
-__all__ = ["History"]
+__all__ = ["KEPT_TOLD", "History"]
 
 log = logging.getLogger("edl.launch")
+
+# What waits to be shown to a user: nobody takes it from a detached job, and a terminal may stand
+# still. The oldest is dropped; events.jsonl has everything.
+KEPT_TOLD = 4096
 
 
 class History:
@@ -38,7 +43,7 @@ class History:
     def add(self, event: Happened) -> None:
         event = replace(event, seq=self._last.seq + 1 if self._last else 1)
         self._last = event
-        self.told.put(event)
+        self._tell(event)
         line = json.dumps({"time": time.time(), **asdict(event)}).encode() + b"\n"
         try:
             self._write(line)
@@ -71,7 +76,13 @@ class History:
         self.note("job.failed", step=result.steps, **fields)
 
     def say(self, line: str) -> None:
-        self.told.put(line)
+        self._tell(line)
+
+    def _tell(self, news: str | Happened) -> None:
+        while self.told.qsize() >= KEPT_TOLD:
+            with contextlib.suppress(queue.Empty):  # its reader was faster
+                self.told.get_nowait()
+        self.told.put(news)
 
     def close(self) -> None:
         try:

@@ -18,7 +18,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ __all__ = [
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 OLD = ".old"
+# Blocks of the disk that are kept for the job's end, and how long a short result's texts may be: a
+# character may take six bytes in JSON.
+RESERVE = "result.reserved"
+RESERVE_BYTES = 32 * 1024
+SHORT_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +237,27 @@ class JobFolder:
             write_json(self.path / "job.json", asdict(info))
 
     def write_result(self, result: Result) -> None:
-        write_json(self.path / "result.json", asdict(result))
+        """On a disk that is full: a short result, in blocks that were reserved for it at first."""
+        path = self.path / "result.json"
+        try:
+            write_json(path, asdict(result))
+        except OSError as error:
+            path.with_name(path.name + ".part").unlink(missing_ok=True)
+            self._write_short(result, f"cannot write {path} in full: {error.strerror or error}")
+        (self.path / RESERVE).unlink(missing_ok=True)
+
+    def _write_short(self, result: Result, problem: str) -> None:
+        short = _shortened(result, problem)
+        text = json.dumps(asdict(short)).encode()
+        if len(text) > RESERVE_BYTES:  # the log has a very long path
+            text = json.dumps(asdict(replace(short, first_failure=None))).encode()
+        with writing(self.path / "result.json"):
+            # Not truncated before it is written: the blocks would be given back.
+            with open(self.path / RESERVE, "r+b", buffering=0) as file:
+                file.write(text)
+                os.fsync(file.fileno())
+                file.truncate(len(text))
+            (self.path / RESERVE).replace(self.path / "result.json")
 
 
 class Claim:
@@ -363,6 +388,8 @@ def _fill(fresh: Path) -> None:
     (fresh / "logs").mkdir()
     (fresh / "failures").mkdir()
     (fresh / "events.jsonl").touch()
+    with open(fresh / RESERVE, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
 
 
 def _named(fresh: Path, path: Path) -> Path:
@@ -435,6 +462,25 @@ def write_json(path: Path, fields: Mapping[str, object]) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(fields, indent=2) + "\n")
     part.replace(path)
+
+
+def _shortened(result: Result, problem: str) -> Result:
+    """How the job ended, without lists and with the ends of long texts."""
+    first = result.first_failure
+    if first is not None:
+        first = replace(
+            first,
+            reason=first.reason[-SHORT_CHARS:],
+            traceback=first.traceback[-SHORT_CHARS:],
+            error=first.error[-SHORT_CHARS:],
+        )
+    return replace(
+        result,
+        why="; ".join(text[:SHORT_CHARS] for text in (result.why, problem) if text),
+        first_failure=first,
+        adjustments=(),
+        failures=(),
+    )
 
 
 def _record(fields: dict[str, Any]) -> AdjustmentRecord:

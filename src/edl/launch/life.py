@@ -34,7 +34,7 @@ from edl.launch.jobs import Failure, JobFolder, Result
 from edl.launch.processes import how_it_ended
 from edl.launch.restarts import Again, Restarts
 from edl.launch.seen import Lookout, Seen
-from edl.launch.service import LaunchService
+from edl.launch.service import KEPT_REQUESTS, LaunchService
 from edl.launch.slots import SlotBook
 from edl.launch.wishes import Wishes, workers_in
 from edl.protocol.conductor import GENERATION_KEY
@@ -53,8 +53,6 @@ log = logging.getLogger("edl.launch")
 FAULT_S = 10.0
 # A newcomer whose adjustment was undone hears of it by itself; this is for one that does not.
 UNDONE_S = 5.0
-# Requesters ask again within minutes; so many requests back is far longer ago.
-OUTCOMES_KEPT = 256
 # So many lost workers are listed for `edl status`; events.jsonl has them all.
 LOST_KEPT = 20
 
@@ -279,6 +277,9 @@ class Life:
             return
         for ended in self._processes.ended():
             self._on_ended(ended, now)
+        for cold in self._processes.cold_starts():
+            step = self._census.step
+            self.history.note("worker.cold_start", step=step, worker=cold.worker, why=cold.why)
         for judged in self._census.judge(now):
             self._on_judged(judged)
         self.follower.on_tick(now)
@@ -532,7 +533,7 @@ class Life:
         self._due = None
         self.service.forget()
         known = self._outcomes | self._census.outcomes()
-        self._outcomes = dict(list(known.items())[-OUTCOMES_KEPT:])
+        self._outcomes = dict(list(known.items())[-KEPT_REQUESTS:])
         size = self._census.size - self._wishes.over(time.monotonic())
         count = max(size, self._spec.min_workers, self._wishes.lost)
         before = self._wishes.in_order(self._census.members())

@@ -32,9 +32,9 @@ from edl.launch.slots import SlotBook, find_gpus, gpu_names, gpus_from_text
 from edl.launch.template import preloaded
 from edl.launch.warm import WarmProcesses, fork_template, start_template
 from edl.protocol.messages import Happened, Status
+from edl.redaction import redact_url
 from edl.runtime.descriptors import raise_descriptor_limit
 from edl.store.service import EmbeddedService
-from edl.store.url import without_password
 from edl.wire.hub import Hub, Peer
 from edl.wire.tls import Tls
 
@@ -242,7 +242,7 @@ class LocalLauncher:
         except StoreError as error:
             keys.close()
             raise UsageError(
-                f"--store {without_password(url)} does not answer: {error}; start it, correct the "
+                f"--store {redact_url(url)} does not answer: {error}; start it, correct the "
                 "URL, or leave --store out for the store that `edl run` brings along"
             ) from error
         except BaseException:
@@ -254,7 +254,7 @@ class LocalLauncher:
 
     def _store_environment(self) -> dict[str, str]:
         """A password is given to workers in a file, for others may see an environment."""
-        environment = {"EDL_STORE": without_password(self._url), "EDL_HOST": self._spec.host}
+        environment = {"EDL_STORE": redact_url(self._url), "EDL_HOST": self._spec.host}
         if self._spec.store:
             environment["EDL_STORE_FILE"] = str(self.folder.store_file)
         return environment
@@ -278,7 +278,7 @@ class LocalLauncher:
             pid=os.getpid(),
             script=str(script.resolve()),
             args=spec.args,
-            store=without_password(self._url),
+            store=redact_url(self._url),
             created=time.time(),
             backend="local",
             workers=len(life.founders),

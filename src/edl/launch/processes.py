@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from edl.launch.base import Ended, WorkerPlan
+from edl.launch.base import ColdStart, Ended, WorkerPlan
 from edl.launch.files import writing
 from edl.launch.jobs import JobFolder
 from edl.types import WorkerId
@@ -41,7 +41,7 @@ class LocalProcesses:
         with writing(path):
             log = open(path, "ab")  # noqa: SIM115
         with log:
-            pid = self._children[plan.worker] = self._spawn(environment, log.fileno())
+            pid = self._children[plan.worker] = self._spawn(plan.worker, environment, log.fileno())
         return pid
 
     def close(self) -> None:
@@ -75,7 +75,10 @@ class LocalProcesses:
         if pid is not None:
             self._kill_group(pid)
 
-    def _spawn(self, environment: Mapping[str, str], output: int) -> int:
+    def cold_starts(self) -> list[ColdStart]:
+        return []
+
+    def _spawn(self, worker: WorkerId, environment: Mapping[str, str], output: int) -> int:
         """Start the process, what it says going to that file; returns its pid."""
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -1,15 +1,16 @@
 """Requests to the launcher: slots set aside, workers started, leavers awaited, the job ended.
 
 Runs in the hub's thread. Owns: reservations and who waits for what. Holds: the same request id
-gets the same answer; a reservation that nobody starts lapses; a worker's id is never used again.
-A request for a time has it from when it was first heard of, however often it is repeated.
+gets the same answer, as long as it is one of the last `KEPT_REQUESTS`; a reservation that nobody
+starts lapses; a worker's id is never used again. A request for a time has it from when it was first
+heard of, however often it is repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from edl.errors import Refused, UsageError
 from edl.launch.base import MOST_AT_ONCE
@@ -31,13 +32,21 @@ from edl.protocol.tale import AdjustmentRecord
 from edl.types import Gpu, WorkerId
 from edl.wire.hub import Peer
 
-__all__ = ["Floor", "LaunchService"]
+__all__ = ["KEPT_REQUESTS", "KEPT_SEATS", "Floor", "LaunchService"]
 
 REQUESTS = (AskOutcome, Reserve, StartWorkers, Release, AwaitGone, EndJob)
 LAPSE_S = 60.0
+# Requesters ask again within minutes; so many requests back is far longer ago. Those whose slots
+# are still set aside are remembered beyond that.
+KEPT_REQUESTS = 1024
+# Slots of workers that have ended, for a job that begins again; those that run count extra.
+KEPT_SEATS = 1024
 AWAY_S = 1.0
 # A leader that dies as it answers may never tell the launcher; nobody waits for that for long.
 TOLD_S = 2.0
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class Floor(Protocol):
@@ -90,12 +99,13 @@ class LaunchService:
         self._send = send
         self._next_worker = 0
         self._reservations: dict[str, _Reservation] = {}
-        self._seats: dict[WorkerId, Gpu] = {}  # of all that there ever were
+        # Of all that run, and of those that ended last, in the order of their ends.
+        self._seats: dict[WorkerId, Gpu] = {}
         self._until: dict[str, float] = {}  # when the workers of a request must have ended
         # How long it takes them to leave. Whoever follows the job's steps knows better.
         self.lead_s = 0.0
         self._waiting: list[_Waiting] = []
-        self._told: set[str] = set()  # requests of which the history tells the end
+        self._told: dict[str, None] = {}  # requests of which the history tells the end, in order
         self._enders: list[tuple[Peer, str]] = []
 
     def handles(self, message: object) -> bool:
@@ -142,11 +152,15 @@ class LaunchService:
 
     def on_process_ended(self, worker: WorkerId, now: float) -> None:
         self._slots.free(worker)
+        if worker in self._seats:
+            self._seats[worker] = self._seats.pop(worker)  # to the end of the order
+            self._forget_seats()
         self._answer_waiting(now)
 
     def on_settled(self, request_id: str, now: float) -> None:
         """The history tells how it ended."""
-        self._told.add(request_id)
+        self._told[request_id] = None
+        _drop_oldest(self._told, KEPT_REQUESTS)
         self._answer_waiting(now)
 
     def forget(self) -> None:
@@ -219,6 +233,7 @@ class LaunchService:
         except Refused as error:
             return Refusal(request_id=request_id, reason=str(error))
         self._reservations[request_id] = _Reservation(joiners=joiners, lapses=now + LAPSE_S)
+        self._forget_requests()
         return Reserved(request_id=request_id, joiners=joiners)
 
     def start_reserved(self, request_id: str) -> Started | Refusal | Finished:
@@ -265,6 +280,7 @@ class LaunchService:
         if message.for_s <= 0:
             return ""
         until = self._until.setdefault(message.request_id, now + message.for_s)
+        self._forget_requests()
         if until - self.lead_s > now:
             return ""
         return (
@@ -291,6 +307,30 @@ class LaunchService:
             reservation.held = False
             for joiner in reservation.joiners:
                 self._slots.free(joiner.worker)
+                if not reservation.started:
+                    self._seats.pop(joiner.worker, None)
+
+    def _forget_requests(self) -> None:
+        """Those that nobody asks for any more; never one whose slots wait to be used."""
+        waiting = {
+            request_id
+            for request_id, each in self._reservations.items()
+            if each.held and not each.started
+        }
+        _drop_oldest(self._reservations, KEPT_REQUESTS, waiting)
+        _drop_oldest(self._until, KEPT_REQUESTS, waiting)
+
+    def _forget_seats(self) -> None:
+        ended = len(self._seats) - len(self._floor.alive())
+        if ended > KEPT_SEATS:
+            reserved = {
+                joiner.worker
+                for each in self._reservations.values()
+                if each.held and not each.started
+                for joiner in each.joiners
+            }
+            alive = {*self._floor.alive(), *reserved}
+            _drop_oldest(self._seats, KEPT_SEATS + len(alive & self._seats.keys()), alive)
 
     def _answer_waiting(self, now: float) -> None:
         alive = set(self._floor.alive())
@@ -300,3 +340,11 @@ class LaunchService:
             if (told and not still) or now >= each.deadline:
                 self._waiting.remove(each)
                 self._send(each.peer, Gone(request_id=each.request_id, still=still))
+
+
+def _drop_oldest(table: dict[_Key, _Value], keep: int, needed: Collection[_Key] = ()) -> None:
+    """Drop what was put in first until `keep` are left, but nothing that is needed."""
+    surplus = len(table) - keep
+    if surplus > 0:
+        for key in [key for key in table if key not in needed][:surplus]:
+            del table[key]

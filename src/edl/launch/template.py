@@ -7,10 +7,15 @@ with it (see warm.py). A preloaded module may have a function `before_fork`, whi
 all of them are imported, and one `after_fork`, run in each new process when its environment is in
 place.
 
-Owns: the way of a request, which is a program's name, arguments, environment and folder, and three
-open files; and the spares, which are forked already and wait for one. Holds: a template has one
-thread, so that a fork copies no lock in use; what is forked finds nothing of it but its modules:
-not its connections, signals or random numbers; a spare ends with its template.
+Owns: the way of a request, which is a program's name, arguments, environment and folder, three open
+files and a permit; and the spares, which are forked already and wait for one. Holds: a template has
+one thread, so that a fork copies no lock in use; what is forked finds nothing of it but its
+modules: not its connections, signals or random numbers; a spare ends with its template.
+
+Either side may be stopped or swapped out at any moment, so every call has a time limit. A requester
+that gives up starts the program by other means, and the template may act on the request later. The
+permit keeps it from running twice: it is the reading end of a pipe to which the requester writes
+one byte when it has heard the new pid in time. A process that reads end-of-file instead exits.
 """
 
 from __future__ import annotations
@@ -29,20 +34,44 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict
 
 from edl.errors import PeerError, UsageError
 from edl.launch.boot import exit_status, leave, report
 from edl.runtime.lifeline import die_with_parent
 
-__all__ = ["Request", "Template", "ask", "await_ready", "main", "preload", "preloaded"]
+__all__ = [
+    "ANSWER_S",
+    "Request",
+    "Template",
+    "TemplateSilent",
+    "ask",
+    "await_ready",
+    "main",
+    "peer_user",
+    "preload",
+    "preloaded",
+]
 
 LENGTH = struct.Struct("!I")
+CREDENTIALS = struct.Struct("iII")  # of SO_PEERCRED: process, user, group
 STREAMS = 3
+# An environment and arguments; the kernel allows programs far less.
+REQUEST_BYTES = 64 * 1024 * 1024
+# A launcher serves its store and its users in the thread that asks, so it waits no longer.
+ANSWER_S = 2.0
+# How long a template waits for all spares that it tries for one request: its requester must still
+# be there to hear the answer.
+SPARES_S = 0.75 * ANSWER_S
+# How long it waits for one of them, before it kills it and forks another.
+SPARE_S = 0.3 * ANSWER_S
+# How long a requester that has begun to send may take for the rest.
+REQUEST_S = 5.0
 # Spares are made when nobody has asked for so long: a fork takes as long as it would save.
 IDLE_S = 0.2
 # How many are forked for one request before it is given up.
@@ -56,6 +85,11 @@ SIGNALS: dict[signal.Signals, Callable[[int, FrameType | None], Any] | signal.Ha
 }
 
 _preloaded: list[str] = []
+
+
+class _Answer(TypedDict, total=False):
+    pid: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +106,55 @@ class Request:
     apart: bool
 
 
-def ask(template: socket.socket, request: Request, streams: tuple[int, int, int]) -> int:
-    """The pid of the new process; PeerError when the template is gone or could not fork."""
+class TemplateSilent(PeerError):
+    """The template is gone, or did not answer in time: its connection is of no more use."""
+
+
+def ask(
+    template: socket.socket,
+    request: Request,
+    streams: tuple[int, int, int],
+    *,
+    timeout_s: float = ANSWER_S,
+) -> int:
+    """The pid of the new process.
+
+    TemplateSilent when the template is gone or does not answer within `timeout_s`, PeerError when
+    it could not fork. After either error no process runs the request, nor ever will.
+    """
     body = json.dumps(asdict(request)).encode()
+    deadline = time.monotonic() + timeout_s
+    permit, grant = os.pipe()
     try:
-        socket.send_fds(template, [LENGTH.pack(len(body))], streams)
-        template.sendall(body)
-        answer = json.loads(_receive(template))
+        _send_request(template, body, [*streams, permit], deadline)
+        answer = json.loads(_receive(template, deadline))
+        if not answer["error"]:
+            os.write(grant, b"+")
+    except TimeoutError as error:
+        raise TemplateSilent(
+            f"the template of processes has not answered for {timeout_s:g} s"
+        ) from error
     except (OSError, ValueError, EOFError) as error:
-        raise PeerError(f"the template of processes does not answer: {error}") from error
+        raise TemplateSilent(f"the template of processes does not answer: {error}") from error
+    finally:
+        os.close(permit)
+        os.close(grant)
     if answer["error"]:
         raise PeerError(f"the template could not make a process: {answer['error']}")
     return int(answer["pid"])
 
 
+def peer_user(connection: socket.socket) -> int:
+    """The user id of the process at the other end of a Unix socket, by the kernel's word."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    user: int = CREDENTIALS.unpack(found)[1]
+    return user
+
+
 def await_ready(template: socket.socket) -> None:
     """Until it has imported everything; UsageError says what it could not."""
     try:
-        answer = json.loads(_receive(template))
+        answer = json.loads(_receive(template, None))
     except (OSError, ValueError, EOFError) as error:
         raise PeerError(f"the template of processes ended while it loaded: {error}") from error
     if answer["error"]:
@@ -123,45 +188,65 @@ class Template:
             if short and not ready:
                 # A machine that refuses one now may not in a while.
                 with contextlib.suppress(OSError, EOFError):
-                    self._make_spare()
+                    self._make_spare(time.monotonic() + SPARE_S)
             for key, _ in ready:
                 peer = key.fileobj
                 assert isinstance(peer, socket.socket)
                 if peer is self._listener:
-                    self._waiting.register(peer.accept()[0], selectors.EVENT_READ)
+                    self._accept(peer)
                 elif peer in self._spares:
                     self._forget_spare(peer)
                 # One that was closed on the way is a spare that was used.
                 elif peer.fileno() >= 0:
                     self._serve_peer(peer)
 
+    def _accept(self, listener: socket.socket) -> None:
+        """Whoever is served here runs programs as this user, so nobody else is."""
+        peer, _ = listener.accept()
+        if peer_user(peer) == os.geteuid():
+            self._waiting.register(peer, selectors.EVENT_READ)
+        else:
+            peer.close()
+
     def _serve_peer(self, peer: socket.socket) -> None:
         try:
             self._serve_one(peer)
-        except (EOFError, ConnectionError):
+        except (EOFError, ConnectionError, TimeoutError):
             self._waiting.unregister(peer)
             peer.close()
 
     def _serve_one(self, peer: socket.socket) -> None:
-        head, streams, _, _ = socket.recv_fds(peer, LENGTH.size, STREAMS)
-        if not head:
-            raise EOFError("the connection was closed")
+        deadline = time.monotonic() + REQUEST_S
+        body, files = _receive_request(peer, deadline)
         try:
-            body = _exactly(peer, LENGTH.unpack(head)[0])
-            request = _understand(body, len(streams))
+            request = _understand(body, len(files))
             if not request.apart:
-                _answer(peer, pid=self._use_spare(body, streams))
+                _answer(peer, deadline, **self._try_spares(body, files))
             elif self._forked(peer):
-                _answer(peer, pid=os.getpid())
-                self._close()
-                _become(request, streams)
-        except ConnectionError:
+                self._become_apart(peer, request, files, deadline)
+        except (ConnectionError, TimeoutError):
             raise
-        except (OSError, EOFError) as error:
-            _answer(peer, error=str(error))
+        except OSError as error:
+            _answer(peer, deadline, error=str(error))
         finally:
-            for stream in streams:
-                os.close(stream)
+            _close_all(files)
+
+    def _become_apart(
+        self, peer: socket.socket, request: Request, files: Sequence[int], deadline: float
+    ) -> NoReturn:
+        """In the new process, which must never go on as a second template."""
+        try:
+            _answer(peer, deadline, pid=os.getpid())
+            self._close()
+        except BaseException:
+            os._exit(1)
+        _become(request, files)
+
+    def _try_spares(self, body: bytes, files: Sequence[int]) -> _Answer:
+        try:
+            return {"pid": self._use_spare(body, files)}
+        except (OSError, EOFError) as error:
+            return {"error": str(error) or "no answer"}
 
     def _forked(self, waiting: socket.socket) -> bool:
         """Whether this is the new process.
@@ -177,14 +262,16 @@ class Template:
                 os._exit(0)
         except OSError as error:
             # This process is not the template, though it has all that is its.
-            _answer(waiting, error=str(error))
-            os._exit(1)
+            try:
+                _answer(waiting, time.monotonic() + SPARE_S, error=str(error))
+            finally:
+                os._exit(1)
         _await_end(between)
         return True
 
     # -- spares ----------------------------------------------------------------------------
 
-    def _make_spare(self) -> None:
+    def _make_spare(self, deadline: float) -> None:
         ours, theirs = socket.socketpair()
         if self._forked(theirs):
             ours.close()
@@ -192,7 +279,7 @@ class Template:
             _wait_as_spare(theirs)
         theirs.close()
         try:
-            answer = json.loads(_receive(ours))
+            answer = json.loads(_receive(ours, deadline))
             if answer["error"]:
                 raise OSError(answer["error"])
         except BaseException:
@@ -201,20 +288,31 @@ class Template:
         self._spares[ours] = int(answer["pid"])
         self._waiting.register(ours, selectors.EVENT_READ)
 
-    def _use_spare(self, body: bytes, streams: Sequence[int]) -> int:
+    def _use_spare(self, body: bytes, files: Sequence[int]) -> int:
         """The pid of one that does what is asked: one that waits, or that is made for it.
 
-        One that is killed meanwhile closes its connection, so nobody waits for it.
+        One that is killed meanwhile closes its connection, and the next one is tried. One that
+        does not answer, since it is stopped or swapped out, is killed; the others may be no better,
+        so a new one is forked.
         """
+        deadline = time.monotonic() + SPARES_S
+        silent = False
         for _ in range(len(self._spares) + ATTEMPTS):
-            if not self._spares:
-                self._make_spare()
-            spare, pid = next(iter(self._spares.items()))
+            soon = min(deadline, time.monotonic() + SPARE_S)
+            if silent or not self._spares:
+                self._make_spare(soon)
+            waiting = self._spares.items()
+            spare, pid = next(reversed(waiting) if silent else iter(waiting))
             try:
-                socket.send_fds(spare, [LENGTH.pack(len(body))], streams)
-                spare.sendall(body)
+                _send_request(spare, body, files, soon)
                 # One that is being killed may still be sent to: its word counts.
-                _receive(spare)
+                _receive(spare, soon)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                silent = True
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("new processes do not answer") from None
             except (OSError, EOFError):
                 continue
             else:
@@ -240,44 +338,96 @@ def _wait_as_spare(template: socket.socket) -> NoReturn:
     try:
         # Already here: whoever gets its number may end its group at once.
         os.setpgid(0, 0)
-        _answer(template, pid=os.getpid())
-        head, streams, _, _ = socket.recv_fds(template, LENGTH.size, STREAMS)
-        if not head:
-            os._exit(0)
-        request = _understand(_exactly(template, LENGTH.unpack(head)[0]), len(streams))
-        _answer(template, pid=os.getpid())
+        _answer(template, None, pid=os.getpid())
+        body, files = _receive_request(template, None)
+        request = _understand(body, len(files))
+        _answer(template, None, pid=os.getpid())
         template.close()
-    except (OSError, EOFError):
+    except EOFError:
+        os._exit(0)
+    except BaseException:
         os._exit(1)
-    _become(request, streams)
+    _become(request, files)
 
 
-def _understand(body: bytes, streams: int) -> Request:
+def _understand(body: bytes, files: int) -> Request:
     try:
-        if streams != STREAMS:
-            raise ValueError(f"{streams} open files came along, not {STREAMS}")
+        if files != STREAMS + 1:
+            raise ValueError(f"{files} open files came along, not {STREAMS} and a permit")
         return Request(**json.loads(body))
     except (ValueError, TypeError) as error:
         raise ConnectionError(f"no request: {error}") from error
 
 
-def _answer(peer: socket.socket, *, pid: int = 0, error: str = "") -> None:
+# -- messages: a length and JSON; a request has open files beside its length -----------------------
+# A deadline of None is for the far end of a connection that closes when its owner ends.
+
+
+def _send_request(
+    peer: socket.socket, body: bytes, files: Sequence[int], deadline: float | None
+) -> None:
+    _limit(peer, deadline)
+    socket.send_fds(peer, [LENGTH.pack(len(body))], files)
+    _send(peer, body, deadline)
+
+
+def _receive_request(peer: socket.socket, deadline: float | None) -> tuple[bytes, list[int]]:
+    """EOFError when the peer closed the connection; ConnectionError for what is no request."""
+    _limit(peer, deadline)
+    head, files, _, _ = socket.recv_fds(peer, LENGTH.size, STREAMS + 1)
+    try:
+        if not head:
+            raise EOFError("the connection was closed")
+        # Whoever sends byte by byte is understood too.
+        (length,) = LENGTH.unpack(head + _exactly(peer, LENGTH.size - len(head), deadline))
+        if length > REQUEST_BYTES:
+            raise ConnectionError(f"a request of {length} bytes; the limit is {REQUEST_BYTES}")
+        return _exactly(peer, length, deadline), files
+    except BaseException:
+        _close_all(files)
+        raise
+
+
+def _answer(peer: socket.socket, deadline: float | None, *, pid: int = 0, error: str = "") -> None:
     body = json.dumps({"pid": pid, "error": error}).encode()
-    peer.sendall(LENGTH.pack(len(body)) + body)
+    _send(peer, LENGTH.pack(len(body)) + body, deadline)
 
 
-def _receive(peer: socket.socket) -> bytes:
-    return _exactly(peer, LENGTH.unpack(_exactly(peer, LENGTH.size))[0])
+def _receive(peer: socket.socket, deadline: float | None) -> bytes:
+    (length,) = LENGTH.unpack(_exactly(peer, LENGTH.size, deadline))
+    return _exactly(peer, length, deadline)
 
 
-def _exactly(peer: socket.socket, count: int) -> bytes:
+def _send(peer: socket.socket, data: bytes, deadline: float | None) -> None:
+    _limit(peer, deadline)
+    peer.sendall(data)
+
+
+def _exactly(peer: socket.socket, count: int, deadline: float | None) -> bytes:
     found = bytearray()
     while len(found) < count:
+        _limit(peer, deadline)
         part = peer.recv(count - len(found))
         if not part:
             raise EOFError("the connection was closed")
         found += part
     return bytes(found)
+
+
+def _limit(peer: socket.socket, deadline: float | None) -> None:
+    """The next call on this socket takes no longer; TimeoutError if there is no time left."""
+    if deadline is None:
+        peer.settimeout(None)
+        return
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    peer.settimeout(left)
+
+
+def _close_all(files: Sequence[int]) -> None:
+    for file in files:
+        os.close(file)
 
 
 def _await_end(pid: int) -> None:
@@ -290,8 +440,13 @@ def _await_end(pid: int) -> None:
     os.close(end)
 
 
-def _become(request: Request, streams: Sequence[int]) -> NoReturn:
+def _become(request: Request, files: Sequence[int]) -> NoReturn:
     status = 1
+    *streams, permit = files
+    # The requester has given up, and may have started another in this one's place.
+    if not os.read(permit, 1):
+        os._exit(0)
+    os.close(permit)
     try:
         if request.apart:
             os.setsid()
@@ -395,10 +550,10 @@ def _serve_parent(connection: int, modules: Sequence[str], spares: int) -> None:
     try:
         preload(modules)
     except UsageError as error:
-        _answer(peer, error=str(error))
+        _answer(peer, None, error=str(error))
         traceback.print_exc()
         sys.exit(1)
-    _answer(peer)
+    _answer(peer, None)
     Template([peer], spares=spares).serve()
     # As a worker ends: Python would take torch apart piece by piece.
     os._exit(0)

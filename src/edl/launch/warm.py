@@ -5,8 +5,8 @@ launcher that was itself forked off a template forks another for its workers.
 
 Owns: the connection to this job's template. Holds: a worker is its launcher's child however it
 was made, so its end is noticed and it dies with its launcher in the same way; the template and its
-spares end with the launcher, however it ends; when the template is gone, workers are started as
-usual.
+spares end with the launcher, however it ends. A template that is gone or silent is ended, and from
+then on workers are started from nothing; it delays the launcher by `ANSWER_S` at most, once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from edl.errors import PeerError
+from edl.launch.base import ColdStart
 from edl.launch.jobs import JobFolder
 from edl.launch.processes import LocalProcesses
-from edl.launch.template import Request, Template, ask, await_ready, preload
+from edl.launch.template import Request, Template, TemplateSilent, ask, await_ready, preload
 from edl.runtime.lifeline import die_with_parent
+from edl.types import WorkerId
 
-__all__ = ["WarmProcesses", "fork_template", "start_template"]
+__all__ = ["TemplateProcess", "WarmProcesses", "fork_template", "start_template"]
 
 log = logging.getLogger("edl.launch")
 
@@ -36,20 +39,47 @@ PR_SET_CHILD_SUBREAPER = 36
 REHEARSALS = {"torch": "edl.torch.rehearsal"}
 
 
+@dataclass(frozen=True, slots=True)
+class TemplateProcess:
+    """A template that is a child of this process, and the connection to it."""
+
+    connection: socket.socket
+    process: int  # a pidfd, for its number may be another's once it has been reaped
+
+    def close(self) -> None:
+        """It ends by itself when it sees that."""
+        self.connection.close()
+        os.close(self.process)
+
+    def kill(self) -> None:
+        """Also one that is stopped, with the spares that wait for it."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.process, signal.SIGKILL)
+
+
 class WarmProcesses(LocalProcesses):
-    """A `Backend`: children made by `template`, which is a connection to one."""
+    """A `Backend`: children made by `template`, and from nothing when that cannot."""
 
     def __init__(
-        self, folder: JobFolder, command: Sequence[str], *, template: socket.socket
+        self, folder: JobFolder, command: Sequence[str], *, template: TemplateProcess
     ) -> None:
         super().__init__(folder, command)
         self._arguments = list(command)
-        self._template = template
+        self._template: TemplateProcess | None = template
+        self._cold_starts: list[ColdStart] = []
 
     def close(self) -> None:
-        self._template.close()
+        if self._template is not None:
+            self._template.close()
+            self._template = None
 
-    def _spawn(self, environment: Mapping[str, str], output: int) -> int:
+    def cold_starts(self) -> list[ColdStart]:
+        found, self._cold_starts = self._cold_starts, []
+        return found
+
+    def _spawn(self, worker: WorkerId, environment: Mapping[str, str], output: int) -> int:
+        if self._template is None:
+            return super()._spawn(worker, environment, output)
         request = Request(
             module="edl.launch.boot",
             arguments=self._arguments,
@@ -59,12 +89,16 @@ class WarmProcesses(LocalProcesses):
         )
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
-            return ask(self._template, request, (nothing, output, output))
+            return ask(self._template.connection, request, (nothing, output, output))
         except PeerError as error:
-            log.warning("launch.cold %s", error)
-            return super()._spawn(environment, output)
+            log.warning("launch.cold worker=%s %s", worker, error)
+            self._cold_starts.append(ColdStart(worker=worker, why=str(error)))
+            if isinstance(error, TemplateSilent):
+                self._template.kill()
+                self.close()
         finally:
             os.close(nothing)
+        return super()._spawn(worker, environment, output)
 
     def _reap_others(self) -> None:
         """What workers left behind is ours too, since we take orphans in."""
@@ -83,8 +117,8 @@ def start_template(
     modules: Sequence[str],
     beside: str,
     spares: int,
-) -> socket.socket:
-    """Start one, and wait until it has imported everything; returns the connection to it.
+) -> TemplateProcess:
+    """Start one, and wait until it has imported everything.
 
     `beside`: the script's folder, where modules are looked for first. UsageError names a module
     that cannot be imported.
@@ -110,27 +144,28 @@ def start_template(
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )
     theirs.close()
+    made = TemplateProcess(ours, os.pidfd_open(template))
     try:
         await_ready(ours)
     except BaseException:
-        ours.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(template, signal.SIGKILL)
+        made.kill()
+        made.close()
         os.waitpid(template, 0)
         raise
-    return ours
+    return made
 
 
-def fork_template(modules: Sequence[str] = (), *, spares: int = 0) -> socket.socket:
-    """Make a template of this process, which has one thread; returns the connection to it."""
+def fork_template(modules: Sequence[str] = (), *, spares: int = 0) -> TemplateProcess:
+    """Make a template of this process, which has one thread."""
     if modules:
         preload(modules)
     ours, theirs = socket.socketpair()
     _take_orphans_in()
     launcher = os.getpid()
-    if os.fork():
+    template = os.fork()
+    if template:
         theirs.close()
-        return ours
+        return TemplateProcess(ours, os.pidfd_open(template))
     ours.close()
     die_with_parent(launcher)
     os.setsid()

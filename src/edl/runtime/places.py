@@ -20,6 +20,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
+from edl.redaction import redact_text, redact_url
+
 __all__ = ["LocalPlace", "Place", "RemotePlace", "open_place"]
 
 _TEMPORARY = ".tmp"
@@ -154,7 +156,8 @@ class RemotePlace:
     """A folder behind an fsspec URL: an object store, another machine, this process's memory."""
 
     def __init__(self, url: str) -> None:
-        self.where = url.rstrip("/")
+        self._url = url.rstrip("/")
+        self.where = redact_url(self._url)
         self._opened: tuple[Any, str] | None = None
 
     def _open(self) -> tuple[Any, str]:
@@ -163,21 +166,21 @@ class RemotePlace:
             # Imported here, for it serves those alone who give a URL.
             from fsspec.core import url_to_fs
 
-            system, path = url_to_fs(self.where)
+            system, path = url_to_fs(self._url)
             self._opened = system, str(path).rstrip("/")
         return self._opened
 
     def make(self) -> None:
-        with _as_os_errors():
+        with _as_os_errors(self._url):
             system, root = self._open()
             system.makedirs(root, exist_ok=True)
 
     def entries(self) -> dict[str, bool]:
-        with _as_os_errors():
+        with _as_os_errors(self._url):
             return {name: kind == "directory" for name, kind, _ in self._list("")}
 
     def files(self, folder: str) -> dict[str, int]:
-        with _as_os_errors():
+        with _as_os_errors(self._url):
             try:
                 found = self._list(folder)
             except FileNotFoundError:
@@ -201,7 +204,7 @@ class RemotePlace:
     def read(self, folder: str, name: str, size: int) -> bytearray:
         content = bytearray(size)
         reached = 0
-        with _as_os_errors():
+        with _as_os_errors(self._url):
             system, root = self._open()
             with system.open(f"{root}/{folder}/{name}", "rb") as file:
                 while reached < size and (part := file.read(min(_READ, size - reached))):
@@ -211,7 +214,7 @@ class RemotePlace:
         return content
 
     def write(self, folder: str, name: str, parts: Iterable[bytes | memoryview]) -> None:
-        with _as_os_errors():
+        with _as_os_errors(self._url):
             system, root = self._open()
             system.makedirs(f"{root}/{folder}", exist_ok=True)
             with system.open(f"{root}/{folder}/{name}", "wb") as file:
@@ -219,19 +222,19 @@ class RemotePlace:
                     file.write(part)
 
     def write_small(self, folder: str, name: str, content: bytes) -> None:
-        with _as_os_errors():
+        with _as_os_errors(self._url):
             system, root = self._open()
             system.pipe_file(f"{root}/{folder}/{name}", content)
 
     def remove(self, folder: str, name: str) -> None:
-        with _as_os_errors(), contextlib.suppress(FileNotFoundError):
+        with _as_os_errors(self._url), contextlib.suppress(FileNotFoundError):
             system, root = self._open()
             system.rm_file(f"{root}/{folder}/{name}")
 
     def remove_folder(self, folder: str, *, first: str = "") -> None:
         if first:
             self.remove(folder, first)
-        with _as_os_errors(), contextlib.suppress(FileNotFoundError):
+        with _as_os_errors(self._url), contextlib.suppress(FileNotFoundError):
             system, root = self._open()
             system.rm(f"{root}/{folder}", recursive=True)
 
@@ -285,12 +288,24 @@ def _open_regular(path: Path) -> FileIO:
 
 
 @contextlib.contextmanager
-def _as_os_errors() -> Iterator[None]:
-    """Each file system has errors of its own; ours is one kind, with their words in it."""
+def _as_os_errors(url: str) -> Iterator[None]:
+    """Each file system has errors of its own; ours is one kind, with their words in it.
+
+    Those may quote the URL. An error that does is replaced, and not chained, so that no traceback
+    shows it either.
+    """
     try:
         yield
-    except OSError:
-        raise
+    except OSError as error:
+        words = error.strerror or str(error)
+        shown = redact_text(words, url)
+        if shown == words and redact_text(str(error), url) == str(error):
+            raise
+        raise type(error)(error.errno or errno.EIO, shown) from None
     except Exception as error:
         words = str(error) or "no reason given"
-        raise OSError(errno.EIO, f"{type(error).__name__}: {words}") from error
+        shown = redact_text(words, url)
+        told = OSError(errno.EIO, f"{type(error).__name__}: {shown}")
+        if shown != words:
+            raise told from None
+        raise told from error

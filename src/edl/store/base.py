@@ -90,7 +90,8 @@ def open_store(url: str, *, job: str, secret: bytes, tls: Tls | None = None) -> 
         run = query.removeprefix("run=") if query else ""
         address = Address.parse(place.rstrip("/"))
         return EmbeddedStore(address, job=job, secret=secret, run=run, tls=tls)
-    from edl.store.url import StoreUrl, without_password
+    from edl.redaction import redact_url
+    from edl.store.url import StoreUrl
 
     if separator and scheme in {"etcd", "etcds"}:
         from edl.store.etcd import EtcdStore
@@ -111,7 +112,7 @@ def open_store(url: str, *, job: str, secret: bytes, tls: Tls | None = None) -> 
 
         return ZooKeeperStore(parsed, job=job)
     raise UsageError(
-        f"store {without_password(url)!r} is of no known kind; known: "
+        f"store {redact_url(url)!r} is of no known kind; known: "
         f"{EMBEDDED_SCHEME}://HOST:PORT (the store that `edl run` serves), "
         "etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/PREFIX], etcds://... (the same by TLS, "
         "with ?ca=FILE&cert=FILE&key=FILE) and zookeeper://HOST:PORT[,HOST:PORT...][/PREFIX]"

@@ -6,15 +6,15 @@ by `segment` is one level of a path and reaches into nobody else's; a password i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from edl.errors import UsageError
+from edl.redaction import redact_url
 from edl.types import Address
 
-__all__ = ["StoreUrl", "segment", "with_run", "without_password"]
+__all__ = ["StoreUrl", "segment", "with_run"]
 
 DEFAULT_PREFIX = "/edl"
 
@@ -27,14 +27,6 @@ def segment(text: str) -> str:
     """
     quoted = quote(text, safe="") or "%"
     return quoted.replace(".", "%2E") if quoted in {".", ".."} else quoted
-
-
-def without_password(url: str) -> str:
-    """As it may be shown in an error or a log.
-
-    A password that is not quoted may hold any character: all up to the last `@` is left out.
-    """
-    return re.sub(r"(//[^/@:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
 
 
 def with_run(url: str, run: str) -> str:
@@ -69,7 +61,7 @@ class StoreUrl:
     @staticmethod
     def parse(url: str, *, login: bool = False, options: frozenset[str] = frozenset()) -> StoreUrl:
         """`login`: whether this kind takes a user; `options`: the ones that this kind knows."""
-        shown = without_password(url)
+        shown = redact_url(url)
         try:
             parts = urlsplit(url)
         except ValueError as error:
