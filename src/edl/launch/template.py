@@ -64,7 +64,7 @@ STREAMS = 3
 # An environment and arguments; the kernel allows programs far less.
 REQUEST_BYTES = 64 * 1024 * 1024
 # A launcher serves its store and its users in the thread that asks, so it waits no longer.
-ANSWER_S = 2.0
+ANSWER_S = 5.0
 # How long a template waits for all spares that it tries for one request: its requester must still
 # be there to hear the answer.
 SPARES_S = 0.75 * ANSWER_S
