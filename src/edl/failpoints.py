@@ -12,6 +12,7 @@ from collections.abc import Callable
 __all__ = ["FAILPOINTS", "clear_hooks", "hit", "set_hook"]
 
 FAILPOINTS = {
+    "agent.event": "the agent's thread: a machine is about to handle an event",
     "group.listening": "the build thread: a process group listens and waits for its peers",
 }
 

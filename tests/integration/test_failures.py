@@ -9,10 +9,12 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edl.client import Job
 from edl.errors import PeerError, TimedOut
+from tests.contract.servers import until
 from tests.integration.conftest import Start
 from tests.integration.judge import Journal, read_journal
 from tests.integration.moments import kill_together
@@ -276,3 +278,28 @@ def test_reductions_between_steps_are_the_same_after_a_void_step(
         for worker in ("w0", "w1", "w2")
     }
     assert at_8 == {"w0": [6.0, 6.0], "w1": [6.0, 6.0], "w2": [6.0]}
+
+
+@pytest.mark.parametrize("stuck", [False, True], ids=["training", "stuck"])
+def test_worker_whose_agent_fails_leads_no_more_and_ends(
+    start: Start, log: Path, tmp_path: Path, *, stuck: bool
+) -> None:
+    job = start("faulty_agent.py", *endless(log), "--orders", str(tmp_path), workers=3)
+    wait_step(job, 5)
+    leader = next(worker for worker in job.status().workers if worker.leader)
+    if stuck:
+        # The others wait for its gradients: only its connections can show that it is lost.
+        (tmp_path / f"stuck-{leader.id}").touch()
+        until((tmp_path / f"waits-{leader.id}").exists, "the leader's script to wait")
+    (tmp_path / f"fault-{leader.id}").touch()
+    end_with(job, log, 2)
+    result = job.wait(90)
+    assert result.state == "finished", result.why
+    ended = {w for w, lines in judge(log).lines.items() if lines[-1]["what"] == "end"}
+    assert ended == {"w0", "w1", "w2"} - {leader.id}
+    if not stuck:  # otherwise the launcher ends it, as it does with a worker that was evicted
+        (failure,) = result.failures
+        assert failure.worker == leader.id
+        assert "the agent failed: RuntimeError('a planted fault')" in failure.error
+    assert not psutil.pid_exists(leader.pid)
+    assert any(event.what == "leader.changed" for event in job.events())

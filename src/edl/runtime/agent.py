@@ -2,7 +2,9 @@
 
 Owns: the hub's thread, the connections, the groups that are built or being built, and what the
 training thread may want to know (the announcement in force, whether it may begin or go). Holds:
-machines are stepped on this thread only; the training thread waits, posts and reads.
+machines are stepped on this thread only; the training thread waits, posts and reads. A machine that
+raised is never stepped again: the agent gives its lease up, closes its connections, and the process
+ends.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from itertools import groupby
 from typing import NoReturn
 
 from edl.errors import BuildFailed, CheckpointError, EdlError, GroupBroken, Leave, StoreError
+from edl.failpoints import hit
 from edl.protocol import effects as fx
 from edl.protocol.conductor import GENERATION_KEY
 from edl.protocol.election import LEADER_KEY
@@ -59,6 +62,8 @@ _log = logging.getLogger("edl.agent")
 
 # How long a worker that goes waits for groups that are still being destroyed.
 _DROP_S = 5.0
+# After a fault of the agent, how long the training thread has to notice it and end the script.
+_FAULT_GRACE_S = 10.0
 # Between two attempts to watch a key.
 _WATCH_AGAIN_S = 0.2
 _QUIET = fx.Announce(generation=0, switch_step=0, token=0)
@@ -96,6 +101,10 @@ class Agent:
         self._aside: list[Callable[[], None]] = []
         self._drops: list[threading.Thread] = []
         self._builds: list[threading.Thread] = []
+        self._faulted = False  # a machine raised
+        self._stopping = threading.Lock()
+        self._control_stopped = False
+        self._stopped = threading.Event()
         self._proof_timeout_s = identity.settings.proof_timeout_s
         self._hub = Hub(
             name=f"edl-agent-{identity.worker}",
@@ -277,12 +286,7 @@ class Agent:
 
     def stop(self) -> None:
         """Say what is still to be said, then close everything."""
-        if self._watchdog is not None:
-            # First: it must not renew a lease that is about to be given up.
-            self._watchdog.stop()
-        self._courier.stop(revoke=True, timeout_s=5.0)
-        self._hub.stop()
-        self._store.close()
+        self._stop_control()
         for board in list(self._boards.values()):
             board.cancel("this worker is going")
         self.sweep()
@@ -296,6 +300,20 @@ class Agent:
             until = now() + self.identity.settings.build_timeout_s + _DROP_S
             for thread in self._builds:
                 thread.join(max(0.0, until - now()))
+        self._stopped.set()
+
+    def _stop_control(self) -> None:
+        """End the heartbeats, give the lease up and close every connection, once."""
+        with self._stopping:
+            if self._control_stopped:
+                return
+            self._control_stopped = True
+            if self._watchdog is not None:
+                # First: it must not renew a lease that is about to be given up.
+                self._watchdog.stop()
+            self._courier.stop(revoke=True, timeout_s=5.0)
+            self._hub.stop()
+            self._store.close()
 
     # -- events in -------------------------------------------------------------------------
 
@@ -322,17 +340,35 @@ class Agent:
 
     def _on_tick(self) -> None:
         self._step(Tick())
-        if self._watchdog is not None:
+        if self._watchdog is not None and not self._faulted:
             self._watchdog.beat(now(), self.node.watchers, leads=self.leads)
 
     def _on_swapped(self, event: Swapped) -> None:
         self.post(event)
 
     def _on_error(self, error: BaseException) -> None:
+        """A machine raised half-way. Its state may be inconsistent, so nothing is done by it."""
         _log.error("agent.fault job=%s: %r", self.identity.job, error, exc_info=error)
-        self._dismiss(fx.Dismiss(why=f"the agent failed: {error!r}", failed=True))
+        if self._faulted:
+            return
+        self._faulted = True
+        why = f"the agent failed: {error!r}"
+        self._dismiss(fx.Dismiss(why=why, failed=True))
+        for number in list(self.groups):
+            self.break_group(number, why)
+        threading.Thread(target=self._end_after_fault, name="edl-fault", daemon=True).start()
+
+    def _end_after_fault(self) -> None:
+        """The job goes on without this worker at once, whatever its script does meanwhile."""
+        self._stop_control()
+        if not self._stopped.wait(_FAULT_GRACE_S):
+            _log.error("agent.fault job=%s: the script goes on, so it is ended", self.identity.job)
+            os._exit(1)
 
     def _step(self, event: Event) -> None:
+        if self._faulted:
+            return
+        hit("agent.event")
         self.node.committed = self.committed
         for message, effects in groupby(self.node.step(event, now()), key=_message_identity):
             if message is None:
