@@ -81,7 +81,7 @@ class Ground(Protocol):
 class _Meeting:
     """The n-th exchange of a kind, as all members together make it."""
 
-    __slots__ = ("missing", "name", "torn", "values", "views")
+    __slots__ = ("lost", "missing", "name", "torn", "values", "views")
 
     def __init__(self, name: str, order: tuple[WorkerId, ...]) -> None:
         self.name = name
@@ -89,6 +89,7 @@ class _Meeting:
         self.values: dict[WorkerId, Any] = {}
         self.views: dict[WorkerId, Exchange] = {}
         self.torn = False  # somebody went before all of it had passed through
+        self.lost: set[WorkerId] = set()  # members that its data will not reach any more
 
 
 class Collective:
@@ -147,6 +148,9 @@ class Collective:
         if view.open or member in self.gone:
             return
         if meeting.torn and not ground.chance(0.5):
+            meeting.lost.add(member)
+            if any(neighbour in self.gone for neighbour in self._neighbours(member)):
+                view.fail("a peer has gone")
             return
         held = any(ground.is_frozen(other) for other in self._order if other != member)
         if (held and not ground.chance(0.2)) or self._torn():
@@ -189,6 +193,10 @@ class Collective:
                 self._fail_around(member, meeting, why)
             elif not views[member].open:
                 views[member].fail(why)
+            # What a neighbour still waits for can come from nobody else.
+            for neighbour in self._neighbours(member):
+                if neighbour in meeting.lost:
+                    views[neighbour].fail(f"{member} has gone")
 
     def _fail_around(self, member: WorkerId, meeting: _Meeting, why: str) -> None:
         if member in meeting.views:
