@@ -113,7 +113,9 @@ def test_a_client_that_is_killed_leaves_no_job_half_adjusted(
     start: Start, log: Path, tmp_path: Path, after: str
 ) -> None:
     end = tmp_path / "end"
-    job = start("journal.py", *endless(log, end))
+    # The leader undoes the request after this long if its client dies before it has had the new
+    # worker started.
+    job = start("journal.py", *endless(log, end), env={"EDL_REGISTER_TIMEOUT_S": "15"})
     await_event(job, "job.started")
     seen = len(list(job.events()))
     command = edl("migrate", job.name, "--workers", "w0", "--to", "localhost:5")
