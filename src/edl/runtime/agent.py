@@ -51,7 +51,7 @@ from edl.runtime.framework import BuildGroup, BuildOptions, Group
 from edl.runtime.identity import Identity
 from edl.runtime.watchdog import Charge, Watchdog
 from edl.store.base import Versioned, open_store
-from edl.types import Member, WorkerId
+from edl.types import Address, Member, WorkerId
 from edl.wire.codec import Codec
 from edl.wire.hub import Hub
 from edl.wire.peer import Peer
@@ -119,15 +119,8 @@ class Agent:
             tls=identity.tls,
         )
         address = self._hub.listen(identity.bind)
-        me = Member(
-            worker=identity.worker,
-            address=address,
-            host=identity.slot.host,
-            slot=identity.slot,
-            pid=os.getpid(),
-        )
         self.node = Node(
-            me=me,
+            me=_member_of(identity, address),
             request_id=identity.request_id,
             founders=identity.founders,
             settings=identity.settings,
@@ -554,6 +547,16 @@ class Agent:
         thread = threading.Thread(target=drop, name="edl-drop", daemon=True)
         self._drops = [one for one in self._drops if one.is_alive()] + [thread]
         thread.start()
+
+
+def _member_of(identity: Identity, address: Address) -> Member:
+    return Member(
+        worker=identity.worker,
+        address=address,
+        host=identity.slot.host,
+        slot=identity.slot,
+        pid=os.getpid(),
+    )
 
 
 def _message_identity(effect: fx.Effect) -> int | None:
