@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,14 @@ def test_every_row_arrives_by_shared_memory(receivers: int) -> None:
 def test_who_cannot_open_the_memory_makes_everybody_go_by_tcp(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    opened, asked, before = memory.opened, [], memory_files()
+    asked: list[int] = []
+    before = memory_files()
 
-    def sometimes(pid: int, number: int, size: int) -> Any:
-        asked.append(number)
-        return None if len(asked) == 2 else opened(pid, number, size)
+    def sometimes(pid: int, file: int, size: int, nonce: int) -> Any:
+        asked.append(file)
+        return None if len(asked) == 2 else memory.open_memory(pid, file, size, nonce)
 
-    monkeypatch.setattr(memory, "opened", sometimes)
+    monkeypatch.setattr(lane, "open_memory", sometimes)
     groups, held = broadcast(3)
     assert len(asked) == 3
     assert all(group._lane is None for group in groups)
@@ -69,7 +71,7 @@ def test_who_cannot_open_the_memory_makes_everybody_go_by_tcp(
 
 
 def test_a_machine_without_memory_files_goes_by_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "made", lambda size: (-1, None))
+    monkeypatch.setattr(lane, "create_memory", lambda size: None)
     groups, held = broadcast(1)
     assert all(group._lane is None for group in groups)
     assert all(torch.equal(a, b) for a, b in zip(held[1], held[0], strict=True))
@@ -85,10 +87,41 @@ def test_members_on_two_machines_do_not_try(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(torch.equal(a, b) for a, b in zip(held[1], held[0], strict=True))
 
 
-def test_a_foreign_file_is_not_taken_for_the_lane(tmp_path: Path) -> None:
+def test_memory_is_opened_by_its_descriptor_size_and_nonce() -> None:
+    with closing_memory(100) as mine:
+        opened = memory.open_memory(os.getpid(), mine.file, 100, mine.nonce)
+        assert opened is not None
+        mine.memory[:4] = b"here"
+        assert opened[:4] == b"here"
+
+
+def test_memory_of_another_job_with_an_equal_size_is_refused() -> None:
+    """In another PID namespace the same numbers name another job's memory."""
+    size = lane.SLOT * lane.SLOTS
+    with closing_memory(size) as mine, closing_memory(size) as foreign:
+        assert memory.open_memory(os.getpid(), foreign.file, size, mine.nonce) is None
+
+
+def test_a_file_that_is_no_such_memory_is_not_opened(tmp_path: Path) -> None:
     path = tmp_path / "foreign"
-    path.write_bytes(b"x" * 100)
+    path.write_bytes(bytes(108))
     with path.open("r+b") as file:
-        assert memory.opened(os.getpid(), file.fileno(), lane.SLOT * lane.SLOTS) is None
-        number = file.fileno()
-    assert memory.opened(os.getpid(), number, 100) is None
+        assert memory.open_memory(os.getpid(), file.fileno(), 100, 0) is None
+    assert memory.open_memory(os.getpid(), file_that_is_closed(), 100, 0) is None
+
+
+@contextlib.contextmanager
+def closing_memory(size: int) -> Iterator[memory.SharedMemory]:
+    made = memory.create_memory(size)
+    assert made is not None
+    try:
+        yield made
+    finally:
+        os.close(made.file)
+
+
+def file_that_is_closed() -> int:
+    reading, writing = os.pipe()
+    os.close(reading)
+    os.close(writing)
+    return reading

@@ -196,7 +196,7 @@ def test_members_on_several_machines_go_by_tcp(
     def never(*args: Any) -> None:
         raise AssertionError("this is for one machine only")
 
-    monkeypatch.setattr(memory, "made", never)
+    monkeypatch.setattr("edl.collective.relay.create_memory", never)
     monkeypatch.setattr(rings, "HOSTS", ["one", "two"])
     assert_equal_sums(relayed(build(joined(2, 2))), elders=2)
 
@@ -204,13 +204,13 @@ def test_members_on_several_machines_go_by_tcp(
 def test_who_cannot_open_the_memory_makes_everybody_go_by_tcp(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, asked = memory.opened, []
+    asked: list[int] = []
 
-    def sometimes(pid: int, number: int, size: int) -> Any:
-        asked.append(number)
-        return None if len(asked) == 2 else opened(pid, number, size)
+    def sometimes(pid: int, file: int, size: int, nonce: int) -> Any:
+        asked.append(file)
+        return None if len(asked) == 2 else memory.open_memory(pid, file, size, nonce)
 
-    monkeypatch.setattr(memory, "opened", sometimes)
+    monkeypatch.setattr("edl.collective.relay.open_memory", sometimes)
     assert_equal_sums(relayed(build(joined(2, 3))), elders=2)
     assert len(asked) == 3
 

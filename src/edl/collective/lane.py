@@ -18,7 +18,7 @@ from typing import Protocol
 
 import torch
 
-from edl.collective import memory as anonymous
+from edl.collective.memory import create_memory, open_memory
 
 __all__ = ["LARGE", "Lane", "Small", "Waitable", "open_lane"]
 
@@ -76,15 +76,14 @@ class Lane:
 
 def open_lane(*, sends: bool, tell: Small, agree: Small) -> Lane | None:
     """Everybody of the state's group calls this at the same point; None: go by TCP."""
-    where = torch.tensor([os.getpid(), -1, SLOT * SLOTS], dtype=torch.int64)
-    file, memory = -1, None
-    if sends:
-        file, memory = anonymous.made(SLOT * SLOTS)
-        where[1] = file
+    size = SLOT * SLOTS
+    created = create_memory(size) if sends else None
+    file, nonce = (created.file, created.nonce) if created is not None else (-1, 0)
+    where = torch.tensor([os.getpid(), file, size, nonce], dtype=torch.int64)
     tell(where).wait()
-    pid, number, size = where.tolist()
-    if not sends and number >= 0:
-        memory = anonymous.opened(pid, number, size)
+    memory = created.memory if created is not None else None
+    if not sends and where[1] >= 0:
+        memory = open_memory(*where.tolist())
     able = torch.tensor([int(memory is not None)], dtype=torch.int64)
     agree(able).wait()
     if memory is None or not int(able.item()):

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from edl.collective import memory
 from edl.collective.errands import Errand
 from edl.collective.lane import Small
+from edl.collective.memory import create_memory, open_memory
 
 __all__ = ["Relay"]
 
@@ -31,12 +31,14 @@ class _Room:
 
     def __init__(self, size: int, number: int, *, shared: bool) -> None:
         self.size, self.number = max(1, size), number
-        self.file, held = memory.made(self.size) if shared else (-1, None)
-        self._bytes = (
-            torch.empty(self.size, dtype=torch.uint8)
-            if held is None
-            else torch.frombuffer(held, dtype=torch.uint8)
-        )
+        created = create_memory(self.size) if shared else None
+        if created is None:
+            self.file, self.nonce = -1, 0
+            self._bytes = torch.empty(self.size, dtype=torch.uint8)
+        else:
+            self.file, self.nonce = created.file, created.nonce
+            # Without the nonce behind the data, which must stay.
+            self._bytes = torch.frombuffer(created.memory, dtype=torch.uint8, count=self.size)
         self._lock = threading.Lock()
         self._used = False
 
@@ -134,7 +136,8 @@ class Relay:
         parts = room.put(rows)
 
         def tell() -> None:
-            self._tell(torch.tensor([os.getpid(), room.file, room.size, room.number])).wait()
+            where = [os.getpid(), room.file, room.size, room.nonce, room.number]
+            self._tell(torch.tensor(where)).wait()
             if not self._in_memory(room.number, room.file, lambda: True):
                 for part in parts:
                     self._tell(part).wait()
@@ -148,12 +151,12 @@ class Relay:
         self._beside(lambda: self._taken(rows)).wait()
 
     def _taken(self, rows: Sequence[torch.Tensor]) -> None:
-        where = torch.zeros(4, dtype=torch.int64)
+        where = torch.zeros(5, dtype=torch.int64)
         self._tell(where).wait()
-        pid, file, size, number = where.tolist()
+        pid, file, size, nonce, number = where.tolist()
 
         def can_open() -> bool:
-            held = memory.opened(pid, file, size)
+            held = open_memory(pid, file, size, nonce)
             self._mapped = None if held is None else torch.frombuffer(held, dtype=torch.uint8)
             return held is not None
 
