@@ -78,12 +78,16 @@ class GroupBroken(PeerError):
 
 
 class BuildFailed(GroupBroken):
-    """A group could not be built. `unreached`: ids of the peers that did not answer or prove
-    themselves; empty if the failure is nobody's in particular."""
+    """A group could not be built. `unreached`: ids of the peers that could not be connected to;
+    `unproven`: of those that did not prove the job's secret. Both are empty if the failure is
+    nobody's in particular."""
 
-    def __init__(self, why: str, *, unreached: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, why: str, *, unreached: tuple[str, ...] = (), unproven: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(why)
         self.unreached = unreached
+        self.unproven = unproven
 
 
 class StoreError(EdlError):

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from edl.protocol.effects import Effect, Send
+from edl.errors import PeerError
+from edl.protocol.effects import Dismiss, Effect, Send
 from edl.protocol.events import Event, StateSeen
 from edl.protocol.messages import MESSAGES, NotLeader, Ping
 from edl.types import WorkerId
@@ -58,3 +59,31 @@ def test_one_message_to_many_workers_is_encoded_once(monkeypatch: pytest.MonkeyP
         heard = [[each.receive(PATIENCE_S) for _ in range(3)] for each in channels]
         assert heard == [[first, second, last]] * PEERS
         assert [id(each) for each in encoded] == [id(each) for each in (first, second, last)]
+
+
+def test_a_worker_that_retires_leads_no_more_while_its_script_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codec = Codec(MESSAGES)
+    last = Ping(generation=1, worker=WorkerId("w0"))
+    with ExitStack() as stack:
+        agent = stack.enter_context(agent_in())
+        address = agent.node.me.address
+        channel = stack.enter_context(Channel(address, job="job", secret=b"secret", codec=codec))
+        until(lambda: len(agent._incoming) == 1, "the connection")
+        (peer,) = agent._incoming
+        usual, word = agent.node.step, StateSeen(value=None)
+
+        def step(event: Event, now: float) -> list[Effect]:
+            if event is not word:
+                return usual(event, now)
+            retire = Dismiss(why="no peer reaches it", failed=False, retire=True)
+            return [Send(peer=peer, message=last), retire]
+
+        monkeypatch.setattr(agent.node, "step", step)
+        agent.post(word)
+        # This thread stands for the script: it calls nothing of the agent's.
+        assert channel.receive(PATIENCE_S) == last
+        with pytest.raises(PeerError):
+            channel.receive(PATIENCE_S)
+        assert agent.dismissal is not None

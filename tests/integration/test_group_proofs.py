@@ -40,9 +40,10 @@ def outcomes(jobs: list[Callable[[], Group]]) -> list[Group | GroupBroken]:
     return in_threads([caught(job) for job in jobs])
 
 
-def unreached(result: Group | GroupBroken) -> tuple[str, ...]:
+def unproven(result: Group | GroupBroken) -> tuple[str, ...]:
     assert isinstance(result, BuildFailed), result
-    return result.unreached
+    assert result.unreached == ()
+    return result.unproven
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -60,7 +61,7 @@ def test_a_stranger_in_a_ranks_place_fails_the_build(group: str, count: int) -> 
         concerned = {"w0", f"w{count - 1}"} if group == "state" else set(made.workers())
         for worker, result in zip(made.workers(), results, strict=True):
             if worker in concerned:
-                assert set(unreached(result)) == concerned - {worker}
+                assert set(unproven(result)) == concerned - {worker}
                 assert group in str(result)
         for data in intruder.received():
             assert len(data) <= MOST_BYTES
@@ -72,10 +73,10 @@ def test_a_stranger_in_a_ranks_place_fails_the_build(group: str, count: int) -> 
 def test_ranks_with_different_secrets_do_not_form_a_group() -> None:
     made = generation_of(members(3), newcomers=0)
     results = outcomes(builders(made, secrets=(b"one", b"one", b"other"), proof_timeout_s=10.0))
-    assert "w2" in unreached(results[0])
-    assert "w2" in unreached(results[1])
+    assert "w2" in unproven(results[0])
+    assert "w2" in unproven(results[1])
     assert "sent a wrong proof" in str(results[2])
-    assert set(unreached(results[2])) == {"w0", "w1"}
+    assert set(unproven(results[2])) == {"w0", "w1"}
 
 
 def test_a_job_trains_on_though_a_stranger_took_a_place_in_its_group(

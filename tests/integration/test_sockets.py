@@ -6,15 +6,20 @@ import contextlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edl.collective import gloo
-from edl.collective.sockets import Endpoint, break_connections, endpoint_in
+from edl.collective.rank_value import own_key
+from edl.collective.sockets import Endpoint, break_connections, connecting_to, endpoint_in
 from edl.errors import BuildFailed
-from tests.integration.rings import build_ring
+from edl.runtime.board import Board, Entry
+from edl.runtime.framework import BuildOptions
+from tests.contract.servers import until
+from tests.integration.rings import build_ring, generation_of, members
 
 
 @contextlib.contextmanager
@@ -36,6 +41,52 @@ def test_only_the_connections_of_these_listeners_are_broken() -> None:
         assert doomed.recv(1) == b""
         spared.sendall(b"x")
         assert other.recv(1) == b"x"
+
+
+@contextlib.contextmanager
+def unanswering(host: str = "127.0.0.1") -> Iterator[Endpoint]:
+    """A port whose packets are dropped: its queue of connections is full, and nobody accepts."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server((host, 0), backlog=0))
+        where: Endpoint = server.getsockname()
+        while where not in connecting_to():
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(where)
+        yield where
+
+
+def test_a_connection_that_nobody_answers_is_known_by_its_other_end() -> None:
+    with unanswering() as silent, connected() as (_, _, answered):
+        found = connecting_to()
+        assert silent in found
+        assert answered not in found
+    until(lambda: silent not in connecting_to(), "the connections to be closed", 5.0)
+
+
+def test_a_peer_that_never_answers_is_named_within_the_time_limit() -> None:
+    """Gloo waits five times its timeout for a connection, and does not say to whom."""
+    limit_s = 2.0
+    with unanswering() as (host, port):
+        generation = generation_of(members(2), newcomers=0)
+
+        def answer(entry: Entry) -> None:
+            """The peer's value is like this member's own, but for where it listens."""
+            start = len(entry.common) - 136
+            address = struct.pack(">H", port) + socket.inet_aton(host)
+            value = entry.common[: start + 2] + address + entry.common[start + 8 :] + entry.parts
+            board.offer(own_key(entry.group, 1), value)
+
+        board = Board(lambda key, value: None, answer)
+        # Of two members the one with the greater address connects to the other.
+        options = BuildOptions(
+            bind="127.0.0.2", timeout_s=limit_s, proof_timeout_s=limit_s, secret=b"secret"
+        )
+        began = time.monotonic()
+        with pytest.raises(BuildFailed) as failed:
+            gloo.build_group(generation, generation.workers()[0], board, options)
+        assert failed.value.unreached == ("w1",)
+        assert time.monotonic() - began < 2 * limit_s
 
 
 def test_a_listening_socket_is_left_alone() -> None:

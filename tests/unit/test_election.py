@@ -126,6 +126,14 @@ def test_an_old_notification_does_not_overrule_a_later_answer() -> None:
     assert mine.known == Known(worker=w(1), address=THERE, token=9)
 
 
+def test_an_answer_from_before_another_worker_led_is_not_won() -> None:
+    """The watch was interrupted, so the vacancy in between was never seen."""
+    mine = election()
+    mine.saw(write_leader(w(1), THERE), 9, leader_answers=True)
+    assert not mine.swapped(done=True, value=mine.value(), revision=5)
+    assert mine.known == Known(worker=w(1), address=THERE, token=9)
+
+
 def test_a_late_notification_of_a_vacancy_does_not_make_a_later_answer_void() -> None:
     mine = election()
     mine.saw(write_leader(w(1), THERE), 4, leader_answers=True)

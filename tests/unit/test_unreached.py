@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from edl.protocol.messages import GroupFailed
 from edl.protocol.topology import Generation, draw_first
 from edl.protocol.unreached import UNNAMED, LeftOut, Unreached, unreached_text
 from edl.types import WorkerId
@@ -29,9 +30,18 @@ def after(builds: int, *reports: tuple[str, str], size: int = 4, limit: int = LI
 
 def fail(unreached: Unreached, target: Generation, *reports: tuple[str, str]) -> None:
     for worker, others in reports:
-        named = [WorkerId(other) for other in others.split()]
-        unreached.on_failed(target, WorkerId(worker), named)
+        unreached.on_failed(target, failed(worker, others))
     unreached.end_build(target, ())
+
+
+def failed(worker: str, others: str, unproven: str = "") -> GroupFailed:
+    return GroupFailed(
+        generation=1,
+        worker=WorkerId(worker),
+        why="timed out",
+        unreached=tuple(map(WorkerId, others.split())),
+        unproven=tuple(map(WorkerId, unproven.split())),
+    )
 
 
 def left_out(unreached: Unreached, *gone: str, size: int = 4) -> LeftOut | None:
@@ -87,6 +97,32 @@ def test_a_second_exclusion_needs_another_failed_build() -> None:
     assert again.worker == "w1"
 
 
+def test_a_pair_without_a_proof_is_left_out_later_than_one_without_a_connection() -> None:
+    """A stranger that takes a member's place must not have that member left out soon."""
+    unreached = Unreached(limit=LIMIT)
+    for build in range(UNNAMED * LIMIT):
+        assert left_out(unreached) is None, build
+        unreached.on_failed(members(4), failed("w1", "", "w2"))
+        unreached.on_failed(members(4), failed("w2", "", "w1"))
+        unreached.end_build(members(4), ())
+    found = left_out(unreached)
+    assert found is not None
+    assert found.why == (
+        "w2 did not prove the job's secret to w1, or they not to w2: left out after 9 failed builds"
+    )
+
+
+def test_a_cut_pair_counts_before_what_strangers_do() -> None:
+    unreached = Unreached(limit=LIMIT)
+    for _ in range(LIMIT):
+        unreached.on_failed(members(4), failed("w0", "", "w3"))
+        unreached.on_failed(members(4), failed("w1", "w2"))
+        unreached.end_build(members(4), ())
+    found = left_out(unreached)
+    assert found is not None
+    assert found.worker == "w2"
+
+
 def test_pairs_of_those_that_are_gone_do_not_count() -> None:
     assert left_out(after(LIMIT, ("w1", "w2")), "w1") is None
 
@@ -116,7 +152,7 @@ def test_a_failure_that_names_nobody_gives_way_to_one_that_names_a_pair() -> Non
 def test_a_late_failure_is_that_of_members_that_are_still_connecting() -> None:
     unreached = Unreached(limit=1)
     for _ in range(UNNAMED):
-        unreached.on_failed(members(3), WorkerId("w0"), [])
+        unreached.on_failed(members(3), failed("w0", ""))
         unreached.end_build(members(3), [WorkerId("w1"), WorkerId("w2")])
     found = left_out(unreached, size=3)
     assert found is not None

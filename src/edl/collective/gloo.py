@@ -13,7 +13,8 @@ import contextlib
 import ctypes
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -24,9 +25,16 @@ import torch.distributed
 from edl.collective.errands import Errand, Errands
 from edl.collective.lane import LARGE, SLOT, Lane, open_lane
 from edl.collective.proofs import ProcessGroup, prove
-from edl.collective.rank_value import own_key, split
+from edl.collective.rank_value import group_and_rank, own_key, split
 from edl.collective.relay import Relay
-from edl.collective.sockets import Endpoint, break_connections, connections, endpoint_in
+from edl.collective.sockets import (
+    Endpoint,
+    break_connections,
+    break_dials,
+    connecting_to,
+    connections,
+    endpoint_in,
+)
 from edl.collective.solo import Alone, SoloGroup
 from edl.collective.work import Fate, Move, Rows, Work, reason_of
 from edl.errors import BuildFailed, GroupBroken, UsageError
@@ -44,6 +52,10 @@ _Result = TypeVar("_Result")
 dist: Any = torch.distributed
 ProcessGroupGloo: Any = dist.ProcessGroupGloo
 
+# Gloo waits for so many of a group's timeouts until a connection is there.
+_CONNECT_TIMEOUTS = 5
+# How often a constructor's time limit is divided to look which peers do not answer.
+_LOOKS = 8
 # Slow is not dead: collectives wait for as long as the script's own pauses last.
 _FOREVER = timedelta(days=3650)
 _OPS = {
@@ -116,17 +128,14 @@ class _BoardStore(dist.Store):  # type: ignore[misc]
         return value
 
     def _note(self, key: str, value: bytes) -> None:
-        self.listeners[_group_and_rank(key)] = endpoint_in(value)
+        where = group_and_rank(key)
+        if where is not None:
+            self.listeners[where] = endpoint_in(value)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        # Gloo's own timeout is shorter: it is chosen for connections.
         hit("group.listening")
-        self._board.wait(keys, timeout.total_seconds() if timeout else self._timeout_s)
-
-
-def _group_and_rank(key: str) -> tuple[str, int]:
-    """Gloo's keys are NAME/CONTEXT/RANK; a generation has one context a name."""
-    group, _, rank = key.split("/")
-    return group, int(rank)
+        self._board.wait(keys, self._timeout_s)
 
 
 class GlooGroup:
@@ -378,13 +387,15 @@ def build_group(generation: Generation, me: WorkerId, board: Board, options: Bui
     family = [generation.source, *generation.newcomers]
     elders = generation.elders()
     try:
-        control, data = making.gloo("control", workers), making.gloo("data", workers)
-        state = making.gloo("state", family) if generation.newcomers and me in family else None
-        reduce_apart = len(elders) > 1 and me in elders
-        apart = making.gloo("elders", elders) if reduce_apart else None
-        after = _built_after(generation, me, making.gloo) if generation.leaving else None
+        with making.watched():
+            control, data = making.gloo("control", workers), making.gloo("data", workers)
+            state = making.gloo("state", family) if generation.newcomers and me in family else None
+            reduce_apart = len(elders) > 1 and me in elders
+            apart = making.gloo("elders", elders) if reduce_apart else None
+            after = _built_after(generation, me, making.gloo) if generation.leaving else None
         making.check()
-    except (RuntimeError, GroupBroken) as error:
+    except Exception as error:
+        # A full table of descriptors, say: the leader must hear that this build failed.
         raise making.failure(error) from error
     hosts = {generation.member(worker).host for worker in family}
     group = GlooGroup(
@@ -419,6 +430,7 @@ class _Making:
         self._store = _BoardStore(board, options.timeout_s)
         self._orders: dict[str, Sequence[WorkerId]] = {}  # of every group that was begun
         self._made: list[ProcessGroup] = []
+        self._silent: frozenset[Endpoint] = frozenset()
 
     def gloo(self, name: str, order: Sequence[WorkerId]) -> Any:
         """Connect one process group. The peers have proved nothing yet."""
@@ -428,7 +440,7 @@ class _Making:
         # not at its first use: what is not connected cannot be checked.
         device = ProcessGroupGloo.create_device(hostname=self._options.bind, lazy_init=False)
         options._devices = [device]
-        options._timeout = timedelta(seconds=self._options.timeout_s)
+        options._timeout = timedelta(seconds=self._options.timeout_s / _CONNECT_TIMEOUTS)
         self._store.enter(name, order.index(self._me), len(order))
         group = ProcessGroupGloo(
             dist.PrefixStore(name, self._store), order.index(self._me), len(order), options
@@ -436,6 +448,33 @@ class _Making:
         group._set_default_timeout(_FOREVER)
         self._made.append(ProcessGroup(name, group, order))
         return group
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Let connections that a peer does not answer fail while constructors connect.
+
+        Where packets are dropped, Gloo says that a connection timed out, but not to whom. Then it
+        forgets the connection, and aborts the process when that fails later.
+        """
+        done = threading.Event()
+
+        def watch() -> None:
+            seen: Counter[Endpoint] = Counter()
+            while not done.wait(self._options.timeout_s / _LOOKS):
+                with contextlib.suppress(OSError):  # no descriptor is left to look with
+                    seen = Counter({where: seen[where] + 1 for where in connecting_to()})
+                    silent = {where for where, times in seen.items() if times >= _LOOKS / 2}
+                    silent &= self.endpoints()
+                    self._silent |= silent
+                    break_dials(silent)
+
+        watcher = threading.Thread(target=watch, name="edl-build-watch", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
 
     def check(self) -> None:
         """Every connection can be found again, and has a member of the job at its other end."""
@@ -450,9 +489,9 @@ class _Making:
         )
 
     def endpoints(self) -> frozenset[Endpoint]:
-        return frozenset(self._store.listeners.values())
+        return frozenset(list(self._store.listeners.values()))
 
-    def failure(self, error: RuntimeError | GroupBroken) -> BuildFailed:
+    def failure(self, error: Exception) -> BuildFailed:
         """Give up what was made, and name the peers that were not reached."""
         # Peers that wait here for a proof or a connection need not wait any longer.
         break_connections(self.endpoints())
@@ -463,7 +502,7 @@ class _Making:
         return BuildFailed(f"the group was not built: {reason_of(error)}", unreached=unreached)
 
     def _unreached(self, text: str) -> tuple[WorkerId, ...]:
-        """Members whose address is in Gloo's message.
+        """Members whose address is in Gloo's message, and those that did not answer.
 
         A member whose address never came is not among them: addresses come by way of the leader,
         and it may be the one that waits for a third.
@@ -471,7 +510,7 @@ class _Making:
         named = {
             key
             for key, (host, port) in self._store.listeners.items()
-            if re.search(rf"{re.escape(host)}\]?:{port}\b", text)
+            if (host, port) in self._silent or re.search(rf"{re.escape(host)}\]?:{port}\b", text)
         }
         found = dict.fromkeys(self._orders[group][rank] for group, rank in sorted(named))
         return tuple(worker for worker in found if worker != self._me)

@@ -13,6 +13,7 @@ until `prove` has returned, a peer has been sent nothing but a nonce and proofs.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 import struct
@@ -65,6 +66,7 @@ def prove(
     Raises BuildFailed naming the peers whose proof was wrong or did not arrive in time.
     """
     deadline = now() + timeout_s
+    members = _members_digest(generation)
     mine = secrets.token_bytes(NONCE_BYTES)
     first = _Round(groups[0], me, NONCE_TAG)
     first.start(dict.fromkeys(first.peers, mine))
@@ -74,13 +76,13 @@ def prove(
     for each, name in rounds:
         each.start(
             {
-                peer: _proof(secret, generation, name, (me, mine), (peer, nonces[peer]))
+                peer: _proof(secret, members, name, (me, mine), (peer, nonces[peer]))
                 for peer in each.peers
             }
         )
     for each, name in rounds:
         for peer, proof in each.finish(deadline).items():
-            expected = _proof(secret, generation, name, (peer, nonces[peer]), (me, mine))
+            expected = _proof(secret, members, name, (peer, nonces[peer]), (me, mine))
             if not hmac.compare_digest(proof, expected):
                 each.failed[peer] = "sent a wrong proof"
     # All of them first: one that failed would close the connections of peers that have not.
@@ -141,30 +143,38 @@ def _check_all(rounds: Sequence[_Round], timeout_s: float) -> None:
     raise BuildFailed(
         f"peers did not prove the job's secret within {timeout_s:g} s ({told}{more}); a stranger "
         "may have taken their place in the group, or they are very slow",
-        unreached=tuple(dict.fromkeys(peer for peer, _, _ in failed)),
+        unproven=tuple(dict.fromkeys(peer for peer, _, _ in failed)),
     )
+
+
+def _members_digest(generation: Generation) -> bytes:
+    """The generation and its members: what is the same in all proofs, and long."""
+    numbers = struct.pack(">qq", generation.number, generation.token)
+    return hashlib.sha256(_joined(numbers, *(w.encode() for w in generation.workers()))).digest()
 
 
 def _proof(
     secret: bytes,
-    generation: Generation,
+    members: bytes,
     group: str,
     prover: tuple[WorkerId, bytes],
     verifier: tuple[WorkerId, bytes],
 ) -> bytes:
-    parts = (
+    text = _joined(
         MAGIC,
-        struct.pack(">qq", generation.number, generation.token),
+        members,
         group.encode(),
         prover[0].encode(),
         prover[1],
         verifier[0].encode(),
         verifier[1],
-        *(worker.encode() for worker in generation.workers()),
     )
-    # Each part with its length, so that no two lists of parts make the same text.
-    text = b"".join(struct.pack(">I", len(part)) + part for part in parts)
     return hmac.digest(secret, text, "sha256")
+
+
+def _joined(*parts: bytes) -> bytes:
+    """Each part with its length, so that no two lists of parts make the same bytes."""
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
 def _short(error: RuntimeError) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["IDENTIFIER_BYTES", "own_key", "split"]
+__all__ = ["IDENTIFIER_BYTES", "group_and_rank", "own_key", "split"]
 
 IDENTIFIER_BYTES = 8
 _LENGTH = struct.Struct("=Q")
@@ -20,6 +20,15 @@ _LENGTH = struct.Struct("=Q")
 def own_key(group: str, rank: int) -> str:
     """The key under which each rank of a group publishes its value, once."""
     return f"{group}/0/{rank}"
+
+
+def group_and_rank(key: str) -> tuple[str, int] | None:
+    """Whose value a key is of; None for a key of another form."""
+    group, _, rest = key.partition("/")
+    context, _, rank = rest.partition("/")
+    if not (group and context.isdecimal() and rank.isdecimal()):
+        return None
+    return group, int(rank)
 
 
 def split(value: bytes, size: int) -> tuple[bytes, bytes]:

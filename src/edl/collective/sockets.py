@@ -15,15 +15,25 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Set
+from pathlib import Path
 
 from edl.errors import BuildFailed
 
-__all__ = ["Endpoint", "break_connections", "connections", "endpoint_in"]
+__all__ = [
+    "Endpoint",
+    "break_connections",
+    "break_dials",
+    "connecting_to",
+    "connections",
+    "endpoint_in",
+]
 
 # An IP address as the kernel prints it, without a scope, and a port.
 Endpoint = tuple[str, int]
 
 LENGTH = struct.Struct("=Q")
+# The state of a socket whose peer has not answered yet, in /proc/net/tcp.
+SYN_SENT = "02"
 # Gloo's address: a sockaddr_storage, and the number of a pair.
 ADDRESS_BYTES = 128 + 8
 
@@ -58,6 +68,47 @@ def endpoint_in(value: bytes) -> Endpoint:
 def connections() -> list[tuple[Endpoint, Endpoint]]:
     """This end and the other end of every TCP connection of this process."""
     return [ends for _, ends in _connected()]
+
+
+def connecting_to() -> set[Endpoint]:
+    """The other ends of this process's TCP connections that have had no answer yet."""
+    return set(_unanswered().values())
+
+
+def break_dials(endpoints: Set[Endpoint]) -> None:
+    """Let connections to these that have had no answer yet fail now."""
+    dials = _unanswered()
+    for name in os.listdir("/proc/self/fd") if dials else ():
+        sock = _copy_of(int(name))
+        if sock is None:
+            continue
+        with contextlib.closing(sock):
+            if dials.get(os.fstat(sock.fileno()).st_ino) in endpoints:
+                with contextlib.suppress(OSError):  # it was answered meanwhile
+                    sock.shutdown(socket.SHUT_RDWR)
+
+
+def _unanswered() -> dict[int, Endpoint]:
+    """The sockets of this process that wait for an answer, by inode, and to whom they connect."""
+    own = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # it was closed meanwhile
+            own.add(os.readlink(f"/proc/self/fd/{name}"))
+    found = {}
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with contextlib.suppress(FileNotFoundError):  # a kernel without IPv6
+            for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == SYN_SENT and f"socket:[{fields[9]}]" in own:
+                    found[int(fields[9])] = _endpoint_of_table(fields[2], family)
+    return found
+
+
+def _endpoint_of_table(text: str, family: int) -> Endpoint:
+    """The kernel prints an address as hexadecimal words in the machine's byte order."""
+    address, _, port = text.partition(":")
+    words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+    return socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words)), int(port, 16)
 
 
 def break_connections(endpoints: Set[Endpoint]) -> int:

@@ -251,7 +251,7 @@ class Arrivals:
         if not reported:
             self._rebuild_at = now + REPORT_S
             effects = self.voice.tell("founding.again", worker=message.worker, why=message.why)
-        self._unreached.on_failed(first, message.worker, message.unreached)
+        self._unreached.on_failed(first, message)
         if self._builds >= max(UNNAMED, first.size) * limit:
             # Not the same pair each time, yet it never succeeds.
             pairs = unreached_text(message.worker, message.unreached, first)

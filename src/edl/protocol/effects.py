@@ -129,11 +129,14 @@ class Dismiss:
     """This worker is not wanted (any more); its script ends with status 0, or fails.
 
     `over`: because the whole job is, so that whoever waits in the closing round has passed it.
+    `retire`: the others cannot go on while this worker leads, so it stops leading now, however long
+    its script takes to notice.
     """
 
     why: str
     failed: bool
     over: bool = False
+    retire: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,7 @@ class Election:
         # Notifications and answers come on different ways: the later revision is the truth.
         if value is not None and (self.known is None or revision >= self.known.token):
             self.known = read_leader(value, revision)
-        return done or value == self.value()
+        return (done or value == self.value()) and not self.outdates(revision)
 
     def outdates(self, token: int) -> bool:
         """Whether somebody took the office after the one with this token: its word is old."""

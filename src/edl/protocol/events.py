@@ -120,11 +120,13 @@ class GroupStands:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFell:
-    """A group was not built. `unreached`: the members this worker could not connect to."""
+    """A group was not built. `unreached`: the members this worker could not connect to;
+    `unproven`: those that did not prove the job's secret to it."""
 
     number: int
     why: str
     unreached: tuple[WorkerId, ...] = ()
+    unproven: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

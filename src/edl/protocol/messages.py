@@ -197,12 +197,14 @@ class GroupBuilt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFailed:
-    """A group was not built here. `unreached`: the members `worker` could not connect to."""
+    """A group was not built here. `unreached`: the members `worker` could not connect to;
+    `unproven`: those that did not prove the job's secret to it."""
 
     generation: int
     worker: WorkerId
     why: str
     unreached: tuple[WorkerId, ...] = ()
+    unproven: tuple[WorkerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

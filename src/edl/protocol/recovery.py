@@ -325,7 +325,7 @@ class Recovery:
         if not self._unreached.reported:
             self._due, self._failed_at = now + REPORT_S, now
             effects = self.voice.tell("recovery.again", worker=message.worker, why=message.why)
-        self._unreached.on_failed(self.target, message.worker, message.unreached)
+        self._unreached.on_failed(self.target, message)
         return effects
 
     def _overdue(self) -> set[WorkerId]:
@@ -444,7 +444,7 @@ class Recovery:
         if found.worker == self.me:
             # The others reach each other. One of them leads as soon as the key is free.
             self.stage = Stage.IDLE
-            return [*effects, Dismiss(why=found.why, failed=False)]
+            return [*effects, Dismiss(why=found.why, failed=False, retire=True)]
         self._torn = self._torn or found.worker in self.owing
         self.lost[found.worker] = found.why
         self._left_out.add(found.worker)

@@ -183,6 +183,7 @@ class Worker:
                 worker=self.me.worker,
                 why=event.why,
                 unreached=event.unreached,
+                unproven=event.unproven,
             )
             self.outbox.append(failed)
 

@@ -102,6 +102,9 @@ class Agent:
         self._drops: list[threading.Thread] = []
         self._builds: list[threading.Thread] = []
         self._faulted = False  # a machine raised
+        # Ready from the start: a process that is out of threads cannot start one when it must end.
+        self._ender = threading.Thread(target=self._await_end, name="edl-ender", daemon=True)
+        self._must_end = threading.Event()
         self._stopping = threading.Lock()
         self._control_stopped = False
         self._stopped = threading.Event()
@@ -141,6 +144,7 @@ class Agent:
     # -- for the training thread -----------------------------------------------------------
 
     def start(self) -> None:
+        self._ender.start()
         if self._watchdog is not None:
             self._watchdog.start()
         self._hub.start()
@@ -294,6 +298,7 @@ class Agent:
             for thread in self._builds:
                 thread.join(max(0.0, until - now()))
         self._stopped.set()
+        self._must_end.set()
 
     def _stop_control(self) -> None:
         """End the heartbeats, give the lease up and close every connection, once."""
@@ -346,15 +351,24 @@ class Agent:
             return
         self._faulted = True
         why = f"the agent failed: {error!r}"
-        self._dismiss(fx.Dismiss(why=why, failed=True))
-        for number in list(self.groups):
-            self.break_group(number, why)
-        threading.Thread(target=self._end_after_fault, name="edl-fault", daemon=True).start()
+        try:
+            self._dismiss(fx.Dismiss(why=why, failed=True))
+            for number in list(self.groups):
+                self.break_group(number, why)
+        finally:
+            self._must_end.set()
 
-    def _end_after_fault(self) -> None:
-        """The job goes on without this worker at once, whatever its script does meanwhile."""
-        self._stop_control()
-        if not self._stopped.wait(_FAULT_GRACE_S):
+    def _await_end(self) -> None:
+        """On a thread of its own: this worker leads no more, whatever its script does meanwhile."""
+        self._must_end.wait()
+        if self._stopped.is_set():
+            return
+        try:
+            self._stop_control()
+        except Exception:
+            _log.exception("agent.fault job=%s: the control side did not stop", self.identity.job)
+            os._exit(1)
+        if self._faulted and not self._stopped.wait(_FAULT_GRACE_S):
             _log.error("agent.fault job=%s: the script goes on, so it is ended", self.identity.job)
             os._exit(1)
 
@@ -435,6 +449,8 @@ class Agent:
             listeners = list(self._listeners)
         for listener in listeners:
             listener()
+        if effect.retire:
+            self._must_end.set()
 
     # -- groups ----------------------------------------------------------------------------
 
@@ -473,8 +489,20 @@ class Agent:
                 # Peers that are only slow get more time at the next attempt.
                 longer = min(2 * options.proof_timeout_s, settings.build_timeout_s)
                 self._proof_timeout_s = max(options.proof_timeout_s, longer)
-            unreached = map(WorkerId, error.unreached) if isinstance(error, BuildFailed) else ()
-            self.post(GroupFell(number=number, why=str(error), unreached=tuple(unreached)))
+            failed = error if isinstance(error, BuildFailed) else BuildFailed(str(error))
+            self.post(
+                GroupFell(
+                    number=number,
+                    why=str(error),
+                    unreached=tuple(map(WorkerId, failed.unreached)),
+                    unproven=tuple(map(WorkerId, failed.unproven)),
+                )
+            )
+            return
+        except Exception as error:
+            # A fault of ours, or of the system. The leader must not wait for this build.
+            _log.exception("group.fault job=%s gen=%d", self.identity.job, number)
+            self.post(GroupFell(number=number, why=f"{type(error).__name__}: {error}"))
             return
         if board.cancelled():
             group.drop()
