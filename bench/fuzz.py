@@ -8,8 +8,8 @@ EDL's: garbage, truncated, oversized, replayed, bit-flipped and half-proven ones
 nonsense, hundreds of idle connections and slow ones. All the while the job must answer and its step
 must grow; afterwards its descriptors, threads and memory must be what they were, and when it is let
 end, every sample must have been used once. Then a second, short job shows what strangers can do to
-the listeners of the collectives, which are torch's (Gloo) and know no authentication: that is
-reported and not judged.
+the listeners of the collectives, which are torch's (Gloo) and know no authentication: once a group
+is built, none of their connections may succeed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import contextlib
 import os
 import random
+import select
 import socket
 import statistics
 import sys
@@ -249,7 +250,18 @@ def judge(siege: Siege) -> list[str]:
     return [*wrong, f"{otherwise} samples were not used once"] if otherwise else wrong
 
 
-def disturb_gloo(siege: Siege, seed: int) -> None:
+def accepted_within(socks: list[socket.socket], seconds: float) -> list[socket.socket]:
+    """Those whose connection is there by then."""
+    time.sleep(seconds)  # a refusal would be silent, so there is nothing else to wait for
+    poll = select.poll()
+    known = {sock.fileno(): sock for sock in socks}
+    for sock in socks:
+        poll.register(sock, select.POLLOUT)
+    ready = poll.poll(0)
+    return [known[number] for number, events in ready if not events & select.POLLERR]
+
+
+def disturb_gloo(siege: Siege, seed: int) -> list[str]:
     """What the collectives' listeners do with strangers, one kind after another."""
     dice = random.Random(seed)
     _, others = siege.ports()
@@ -260,14 +272,20 @@ def disturb_gloo(siege: Siege, seed: int) -> None:
         "a million zeros": lambda sock: sock.sendall(bytes(1_000_000)),
     }
     before = siege.means()
+    accepted = 0
     for name, act in trials.items():
         socks: list[socket.socket] = []
         for address in others:
             for _ in range(200 if "idle" in name else 20):
-                with contextlib.suppress(OSError):
-                    sock = opened(address)
-                    socks.append(sock)
-                    act(sock)
+                sock = socket.socket()
+                sock.setblocking(False)
+                sock.connect_ex((address.host, address.port))
+                socks.append(sock)
+        connected = accepted_within(socks, 2.0)
+        accepted += len(connected)
+        for sock in connected:
+            with contextlib.suppress(OSError):
+                act(sock)
         try:
             _, rates = siege.watch(11.0)
             said = f"trains on, {statistics.median(rates):.1f} steps/s"
@@ -275,11 +293,15 @@ def disturb_gloo(siege: Siege, seed: int) -> None:
             said = f"the job is harmed: {error}"
         held = sum(Means.of(each).descriptors for each in siege.processes if each.is_running())
         was = sum(each.descriptors for each in before.values())
-        print(f"Gloo's listeners, {name}: {said}; descriptors {was} -> {held}")
+        print(
+            f"Gloo's listeners, {name}: {len(connected)} of {len(socks)} connections accepted; "
+            f"{said}; descriptors {was} -> {held}"
+        )
         for sock in socks:
             sock.close()
     with contextlib.suppress(EdlError):
         print(f"that job: {siege.finish()}")
+    return [f"{accepted} strangers were connected to Gloo"] if accepted else []
 
 
 def main() -> int:
@@ -301,7 +323,7 @@ def main() -> int:
         if not options.no_gloo:
             second = Siege(Path(folder), options.seed, name="gloo")
             try:
-                disturb_gloo(second, options.seed)
+                wrong += disturb_gloo(second, options.seed)
             finally:
                 if second.job.running():
                     second.job.stop(force=True)

@@ -47,9 +47,15 @@ def read(sock: socket.socket, size: int) -> bytes:
 
 
 def greeting_of(address: Address) -> bytes:
-    """The first bytes a port says unasked; empty if it says nothing in half a second."""
-    with opened(address) as sock:
-        sock.settimeout(0.5)
+    """The first bytes a port says unasked; empty if it says nothing in half a second.
+
+    A collective's listener does not even accept once its group is built.
+    """
+    try:
+        sock = socket.create_connection((address.host, address.port), 0.5)
+    except TimeoutError:
+        return b""
+    with sock:
         try:
             return read(sock, GREETING.size)
         except OSError:

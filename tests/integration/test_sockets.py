@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edl.collective import gloo
@@ -87,6 +88,29 @@ def test_a_peer_that_never_answers_is_named_within_the_time_limit() -> None:
             gloo.build_group(generation, generation.workers()[0], board, options)
         assert failed.value.unreached == ("w1",)
         assert time.monotonic() - began < 2 * limit_s
+
+
+def test_a_group_that_is_built_takes_no_more_connections() -> None:
+    before = listening()
+    groups = build_ring(3, newcomers=1)
+    listeners = listening() - before
+    try:
+        assert len(listeners) >= 3
+        for where in listeners:
+            with pytest.raises(TimeoutError):
+                socket.create_connection(where, timeout=0.3)
+    finally:
+        for group in groups:
+            group.drop()
+
+
+def listening() -> set[Endpoint]:
+    """Where this process listens."""
+    return {
+        (each.laddr.ip, each.laddr.port)
+        for each in psutil.Process().net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN
+    }
 
 
 def test_a_listening_socket_is_left_alone() -> None:

@@ -31,6 +31,7 @@ from edl.collective.sockets import (
     Endpoint,
     break_connections,
     break_dials,
+    close_listeners,
     connecting_to,
     connections,
     endpoint_in,
@@ -487,6 +488,8 @@ class _Making:
             secret=self._options.secret,
             timeout_s=self._options.proof_timeout_s,
         )
+        # Everybody is connected, so whoever comes later is a stranger.
+        close_listeners(self.endpoints())
 
     def endpoints(self) -> frozenset[Endpoint]:
         return frozenset(list(self._store.listeners.values()))

@@ -11,6 +11,7 @@ sockets are left alone, because Gloo ends the process when one fails.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import socket
 import struct
@@ -23,6 +24,7 @@ __all__ = [
     "Endpoint",
     "break_connections",
     "break_dials",
+    "close_listeners",
     "connecting_to",
     "connections",
     "endpoint_in",
@@ -32,6 +34,9 @@ __all__ = [
 Endpoint = tuple[str, int]
 
 LENGTH = struct.Struct("=Q")
+# Of the kernel's headers, absent from Python's socket module.
+SO_ATTACH_FILTER = 26
+BPF_RETURN_CONSTANT = 0x06
 # The state of a socket whose peer has not answered yet, in /proc/net/tcp.
 SYN_SENT = "02"
 # Gloo's address: a sockaddr_storage, and the number of a pair.
@@ -63,6 +68,35 @@ def endpoint_in(value: bytes) -> Endpoint:
             f"({error}; {len(value)} bytes); install torch>=2.13,<2.14"
         ) from error
     return host, struct.unpack(">H", port)[0]
+
+
+def close_listeners(endpoints: Set[Endpoint]) -> int:
+    """Let the kernel drop every new connection to these listeners of this process.
+
+    A group has all its connections once it is built, but Gloo goes on accepting, keeps whatever
+    connects, and ends the process when it has no descriptor left for that. The listening socket
+    itself must stay. Returns how many listeners were found.
+    """
+    # A classic BPF program of one instruction: return 0, accept no byte of the packet.
+    instruction = ctypes.create_string_buffer(struct.pack("=HBBI", BPF_RETURN_CONSTANT, 0, 0, 0))
+    program = struct.pack("@HP", 1, ctypes.addressof(instruction))
+    closed = 0
+    for name in os.listdir("/proc/self/fd"):
+        sock = _copy_of(int(name))
+        if sock is None:
+            continue
+        with contextlib.closing(sock):
+            try:
+                if sock.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    continue
+                if _endpoint(sock.getsockname()) in endpoints:
+                    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+                    closed += 1
+            except OSError:
+                continue  # it was closed meanwhile, or the kernel has no socket filters
+    return closed
 
 
 def connections() -> list[tuple[Endpoint, Endpoint]]:
