@@ -21,6 +21,7 @@ __all__ = [
     "last_lines",
     "open_own",
     "tail_text",
+    "unmapped_user",
     "user_name",
     "writing",
 ]
@@ -84,6 +85,20 @@ def user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
+
+
+def unmapped_user(number: int) -> bool:
+    """Whether this stands for users that the container does not know, such as the machine's root.
+
+    In a user namespace that maps few users, files of all others appear as the overflow user's.
+    """
+    try:
+        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
+        mapped = Path("/proc/self/uid_map").read_text().split()
+    except (OSError, ValueError):
+        return False
+    everybody = mapped == ["0", "0", str(2**32 - 1)]
+    return number == overflow and not everybody
 
 
 def _refuse_foreign(path: Path) -> None:
