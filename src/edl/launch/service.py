@@ -8,6 +8,7 @@ heard of, however often it is repeated.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -182,11 +183,13 @@ class LaunchService:
         """When the workers of this request must have ended; None: never."""
         return self._until.get(request_id)
 
-    def found(self, count: int, before: Iterable[WorkerId] = ()) -> tuple[Joiner, ...]:
+    def found(
+        self, count: int, before: Iterable[WorkerId] = (), *, least: int = 0
+    ) -> tuple[Joiner, ...]:
         """Ids and slots of the founders; Refused if there are not enough slots.
 
         `before`: the members of a job that begins again, whose slots are taken in that order if
-        they are still free.
+        they are still free. `least`: so many founders will do where there are no slots for all.
         """
         seats = [self._seats[worker] for worker in before if worker in self._seats][:count]
         if seats and len(seats) == count:
@@ -194,7 +197,10 @@ class LaunchService:
                 return self._take_new(count, seats)
             except Refused:
                 pass  # another job has taken one of them since; any others will do
-        return self._take_new(count, ())
+        for fewer in range(count, least, -1) if least else ():
+            with contextlib.suppress(Refused):
+                return self._take_new(fewer, ())
+        return self._take_new(least or count, ())
 
     # -- one function per request ----------------------------------------------------------
 
