@@ -278,6 +278,24 @@ def test_request_whose_generation_was_recorded_is_known_after_a_restart(
     assert life.outcome("undone") is None
 
 
+def test_start_that_fails_with_an_unusual_error_ends_the_job_with_a_result(
+    life: Life, processes: Processes
+) -> None:
+    begun = processes.start
+
+    def start(plan: WorkerPlan) -> int:
+        if processes.running:
+            raise ValueError("embedded null byte")
+        return begun(plan)
+
+    processes.start = start  # type: ignore[method-assign]
+    life._hub.post(life.begin)
+    assert life.over_event.wait(PATIENCE_S)
+    assert life.result is not None
+    assert life.result.state == "failed"
+    assert life.result.why == "the workers could not be started: embedded null byte"
+
+
 class Taken:
     """Locks of a machine where another job holds some GPUs."""
 

@@ -189,7 +189,9 @@ class Life:
             self._folder.write_run(self.run)
             self._begin_run(self.run)
             self.start(self.founders, "")
-        except (OSError, UsageError) as error:
+        except Exception as error:
+            expected = isinstance(error, OSError | UsageError)
+            log.error("launch.begin failed why=%r", str(error), exc_info=not expected)
             self._ending.fail_without_worker(f"the workers could not be started: {error}")
             self._census.on_not_started(joiner.worker for joiner in self.founders)
             self._kill_all()

@@ -9,6 +9,7 @@ heard of, however often it is repeated.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -34,6 +35,8 @@ from edl.types import Gpu, WorkerId
 from edl.wire.hub import Peer
 
 __all__ = ["KEPT_REQUESTS", "KEPT_SEATS", "Floor", "LaunchService"]
+
+log = logging.getLogger("edl.launch")
 
 REQUESTS = (AskOutcome, Reserve, StartWorkers, Release, AwaitGone, EndJob)
 LAPSE_S = 60.0
@@ -63,7 +66,7 @@ class Floor(Protocol):
         """The adjustment, if an earlier run of the job carried out this request."""
 
     def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
-        """Start their processes; OSError when the machine refuses."""
+        """Start their processes; raises whatever keeps one of them from starting."""
 
     def give_up(self, request_id: str) -> None:
         """Its requester waits no longer: newcomers that are not in the job yet need not come."""
@@ -257,7 +260,10 @@ class LaunchService:
         reservation.started = True
         try:
             self._floor.start(reservation.joiners, request_id)
-        except (OSError, UsageError) as error:
+        except Exception as error:
+            expected = isinstance(error, OSError | UsageError)
+            told = request_id, str(error)
+            log.error("launch.start failed request=%s why=%r", *told, exc_info=not expected)
             reservation.fault = f"the workers could not be started: {error}"
             self._undo_start(reservation, request_id)
             return Refusal(request_id=request_id, reason=reservation.fault)
