@@ -171,6 +171,34 @@ def test_stopped_spare_is_killed_and_another_is_forked(
         each.resume()
 
 
+def test_template_whose_new_processes_do_not_answer_is_given_up_at_the_first_start(
+    folder: JobFolder,
+) -> None:
+    go = folder.path / "go"
+    (folder.path / "stuck.py").write_text(
+        "import os, time\n"
+        "def wait():\n"
+        f"    while not os.path.exists({str(go)!r}):\n"
+        "        time.sleep(0.01)\n"
+        "    os._exit(0)\n"
+        "os.register_at_fork(after_in_child=wait)\n"
+    )
+    script = str(folder.path / "script.py")
+    pool = WarmProcesses(folder, [script], template=template_of(folder, "stuck", spares=0))
+    (template,) = templates()
+    try:
+        pool.start(plan("w0"))
+        pool.start(plan("w1"))
+        end_of(pool, "w0", "w1")
+        (cold,) = pool.cold_starts()
+        assert cold.worker == WorkerId("w0")
+        assert "new processes do not answer" in cold.why
+        until(lambda: not runs(template), "the end of the template")
+    finally:
+        go.touch()
+        pool.close()
+
+
 def test_request_that_was_given_up_is_not_carried_out_later(folder: JobFolder) -> None:
     made = template_of(folder, "wave", spares=0)
     (template,) = templates()

@@ -45,3 +45,25 @@ def test_start_that_failed_half_way_is_refused_again_and_frees_the_slots_of_the_
     another = service.reserve(Reserve(request_id="5a0", count=1, gpus=(), for_s=0.0), 1.0)
     assert isinstance(another, Reserved)
     assert another.joiners[0].slot == reserved.joiners[1].slot
+
+
+@dataclass
+class Faulty(Launcher):
+    """A launcher that the system refuses with an unusual error."""
+
+    def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
+        raise ValueError("embedded null byte")
+
+    def alive(self) -> tuple[WorkerId, ...]:
+        return ()
+
+
+def test_start_that_fails_with_an_unusual_error_is_refused_and_frees_its_slots() -> None:
+    slots = SlotBook({0: "0"})
+    service = LaunchService(Faulty(), slots, lambda peer, message: None)
+    wish = Reserve(request_id="4f2", count=1, gpus=(), for_s=0.0)
+    assert isinstance(service.reserve(wish, 0.0), Reserved)
+    refused = service.start_reserved("4f2")
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "the workers could not be started: embedded null byte"
+    slots.check_room(1)

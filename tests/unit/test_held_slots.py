@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from edl.cli.main import main
+from edl.launch import slot_locks
 from edl.launch.jobs import claim
 from edl.launch.slot_locks import HeldSlot, Holder, SlotLocks, held_slots
 from tests.unit.test_cli_clean import INFO
@@ -98,3 +99,18 @@ def test_ps_names_slots_of_starting_jobs_and_of_jobs_elsewhere(
     for each in (mine, other):
         each.close()
     job.release()
+
+
+def test_lock_on_a_file_of_another_device_with_the_same_inode_is_not_a_held_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "gpu-0.lock"
+    file.touch()
+    inode = file.stat().st_ino
+    text = (
+        f"1: FLOCK  ADVISORY  WRITE 4711 ff:7f:{inode} 0 EOF\n"
+        f"1: -> FLOCK  ADVISORY  WRITE {inode} ff:7f:{inode} 0 EOF\n"
+    )
+    (tmp_path / "locks").write_text(text)
+    monkeypatch.setattr(slot_locks, "LOCKS", tmp_path / "locks")
+    assert held_slots(tmp_path) == []

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,20 @@ def spec() -> JobSpec:
 
 
 @pytest.fixture
-def life(folder: JobFolder, processes: Processes, fence: Fence, spec: JobSpec) -> Iterator[Life]:
+def gpus() -> int:
+    """How many GPUs the job may use; 0 for CPU slots."""
+    return 0
+
+
+@pytest.fixture
+def life(
+    folder: JobFolder,
+    processes: Processes,
+    fence: Fence,
+    spec: JobSpec,
+    gpus: int,
+    taken: Taken,
+) -> Iterator[Life]:
     hub = Hub(
         name="edl-launch",
         job="life",
@@ -115,7 +129,7 @@ def life(folder: JobFolder, processes: Processes, fence: Fence, spec: JobSpec) -
         spec=spec,
         settings=Settings(),
         folder=folder,
-        slots=SlotBook({}),
+        slots=SlotBook({index: str(index) for index in range(gpus)}, locks=taken),
         processes=processes,
         environment={},
         begin_run=lambda run: None,
@@ -262,3 +276,104 @@ def test_request_whose_generation_was_recorded_is_known_after_a_restart(
     assert done is not None
     assert (done.kind, done.joined, done.size) == ("scale_out", (WorkerId("w1"),), 2)
     assert life.outcome("undone") is None
+
+
+def test_start_that_fails_with_an_unusual_error_ends_the_job_with_a_result(
+    life: Life, processes: Processes
+) -> None:
+    begun = processes.start
+
+    def start(plan: WorkerPlan) -> int:
+        if processes.running:
+            raise ValueError("embedded null byte")
+        return begun(plan)
+
+    processes.start = start  # type: ignore[method-assign]
+    life._hub.post(life.begin)
+    assert life.over_event.wait(PATIENCE_S)
+    assert life.result is not None
+    assert life.result.state == "failed"
+    assert life.result.why == "the workers could not be started: embedded null byte"
+
+
+class Taken:
+    """Locks of a machine where another job holds some GPUs."""
+
+    def __init__(self) -> None:
+        self.others: set[str] = set()
+
+    def acquire(self, name: str, *, shared: bool = False, alone: bool = False) -> str:
+        return "job other" if name in self.others else ""
+
+    def release(self, name: str) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def taken() -> Taken:
+    return Taken()
+
+
+def restart(life: Life, processes: Processes, fence: Fence) -> None:
+    """Lose all workers, and let the pause pass."""
+    life._hub.post(lambda: lose_everybody(life, processes))
+    assert fence.asked.wait(PATIENCE_S)
+    life._hub.post(fence.done)
+
+
+@pytest.mark.parametrize("gpus", [2])
+@pytest.mark.parametrize("spec", [RESTARTED], ids=["checkpoint"])
+def test_job_restarts_on_the_gpus_that_other_jobs_left(
+    life: Life, processes: Processes, fence: Fence, taken: Taken
+) -> None:
+    first = life.run
+    taken.others = {"gpu-0"}
+    restart(life, processes, fence)
+    until(lambda: life.run != first, "the next run", PATIENCE_S)
+    assert [str(joiner.slot) for joiner in life.founders] == ["localhost:1"]
+
+
+@pytest.mark.parametrize("gpus", [2])
+@pytest.mark.parametrize(
+    "spec", [replace(RESTARTED, min_workers=2, max_restarts=2)], ids=["both are needed"]
+)
+def test_restart_without_enough_free_gpus_is_counted_and_tried_again(
+    life: Life,
+    processes: Processes,
+    fence: Fence,
+    taken: Taken,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edl.launch.restarts.PAUSE_S", 0.05)
+    first = life.run
+    taken.others = {"gpu-0"}
+    restart(life, processes, fence)
+    until(lambda: life._restarts.count == 2, "the second restart", PATIENCE_S)
+    taken.others = set()
+    until(lambda: life.run != first, "the next run", PATIENCE_S)
+    assert life.result is None
+    assert len(life.founders) == 2
+
+
+@pytest.mark.parametrize("gpus", [2])
+@pytest.mark.parametrize(
+    "spec", [replace(RESTARTED, min_workers=2, max_restarts=2)], ids=["both are needed"]
+)
+def test_job_whose_gpus_stay_taken_fails_after_its_restarts_and_names_their_holder(
+    life: Life,
+    processes: Processes,
+    fence: Fence,
+    taken: Taken,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edl.launch.restarts.PAUSE_S", 0.05)
+    taken.others = {"gpu-0"}
+    restart(life, processes, fence)
+    assert life.over_event.wait(PATIENCE_S)
+    assert life.result is not None
+    assert life.result.restarts == 2
+    assert "localhost:0 is held by job other" in life.result.why
+    assert "2 restarts in a row" in life.result.why

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,3 +125,52 @@ def test_checkpoint_that_is_no_regular_file_is_refused_without_waiting(shared: P
     os.mkfifo(shared / "step-1" / "manifest.json")
     with pytest.raises(OSError, match="not a regular file"):
         open_place(str(shared)).read("step-1", "manifest.json", 12)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away and becomes others")
+def test_mark_of_another_user_names_its_owner_and_what_to_do(shared: Path) -> None:
+    (shared / OWNER).touch(mode=0o600)
+    os.chmod(shared.parent, 0o755)
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from edl.errors import UsageError\n"
+        "from edl.launch.files import open_own\n"
+        f"os.chdir({str(shared)!r})\n"
+        "os.setuid(12345)\n"
+        "try:\n"
+        f"    open_own(Path({OWNER!r}))\n"
+        "except UsageError as error:\n"
+        "    print(error)\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "belongs to user root, not to you (12345)" in told.stdout
+    assert "ask root to remove the file" in told.stdout
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks_is_used_without_a_mark_and_with_a_warning(
+    shared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    claim(shared)
+    assert f"checkpoints.unlocked folder={shared}" in caplog.text
+
+
+def test_mark_that_cannot_be_locked_for_another_reason_is_named(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UsageError, match=f"cannot lock {shared / OWNER}: Input/output error"):
+        claim(shared)

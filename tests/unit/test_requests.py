@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edl.config import Settings
@@ -139,3 +141,11 @@ def test_a_scale_in_that_cannot_be_granted_says_why(message: ScaleIn, reason: st
     leavers, fault = choose_leavers(first(0, 1, 2), message, Settings(min_workers=2))
     assert leavers == ()
     assert reason in fault
+
+
+@pytest.mark.parametrize("name", ["", "../w7", "w 7", "w7\n", "w\x1b[2J", "w" * 129])
+def test_joiner_whose_name_is_not_safe_in_a_path_and_a_terminal_is_refused(name: str) -> None:
+    newcomer = replace(joiner(7), worker=WorkerId(name))
+    wish = ScaleOut(request_id="r", joiners=(newcomer,))
+    fault = scale_out_fault(first(2), wish, SETTINGS)
+    assert fault.startswith(f"worker {name!r} cannot join; its name must have")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
+from edl.errors import Refused
 from edl.launch.slot_locks import SlotLocks, directory_of
 from edl.launch.slots import SlotBook, gpu_names
 from edl.types import Gpu, WorkerId
@@ -138,3 +140,79 @@ def test_one_gpu_by_two_names_is_one_lock(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_directory_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert directory_of({}) == Path("/tmp/edl-slots")
     assert directory_of({"EDL_SLOTS_DIR": "/run/edl"}) == Path("/run/edl")
+
+
+def test_cpu_slots_go_on_without_locks_when_the_directory_became_unusable(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    book = SlotBook({}, locks=SlotLocks(folder, job="a"))
+    folder.rmdir()
+    folder.touch()
+    assert list(book.take([W0, W1]).values()) == local(0, 1)
+    assert "slots.unlocked slot=0" in caplog.text
+
+
+def test_gpus_are_refused_with_the_reason_when_the_directory_became_unusable(folder: Path) -> None:
+    book = gpus(folder, "a")
+    folder.rmdir()
+    folder.touch()
+    reason = r"localhost:0 cannot be locked against other jobs \(.*Not a directory.*EDL_SLOTS_DIR"
+    with pytest.raises(Refused, match=reason):
+        book.take([W0])
+    with pytest.raises(Refused, match=r"slot localhost:1 cannot be locked against other jobs"):
+        book.take([W0], local(1))
+
+
+class Hostile:
+    """Locks of which another user keeps us from every one."""
+
+    def __init__(self) -> None:
+        self.tried = 0
+
+    def acquire(self, name: str, *, shared: bool = False, alone: bool = False) -> str:
+        self.tried += 1
+        return "somebody"
+
+    def release(self, name: str) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_search_for_a_cpu_slot_that_can_be_locked_ends(caplog: pytest.LogCaptureFixture) -> None:
+    locks = Hostile()
+    taken = SlotBook({}, locks=locks).take([W0, W1])
+    first = locks.tried
+    assert first < 10_000
+    assert list(taken.values()) == local(first, first + 1)
+    assert "slots.unlocked" in caplog.text
+
+
+def test_directory_that_was_removed_is_made_again_and_its_locks_are_taken_again(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = SlotLocks(folder, job="a")
+    first.acquire("gpu-0")
+    shutil.rmtree(folder)
+    first.refresh()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert "job a" in SlotLocks(folder, job="b").acquire("gpu-0")
+    assert first.acquire("gpu-1") == ""
+    assert "slots.lost" not in caplog.text
+
+
+def test_lock_that_cannot_be_taken_again_is_logged_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = SlotLocks(folder, job="a")
+    first.acquire("gpu-0")
+    (folder / "gpu-0.lock").unlink()
+    other = SlotLocks(folder, job="b")
+    assert other.acquire("gpu-0") == ""
+    for _ in range(3):
+        first.refresh()
+    assert caplog.text.count("slots.lost slot=gpu-0") == 1
+    other.close()
+    first.refresh()
+    assert "job a" in SlotLocks(folder, job="c").acquire("gpu-0")

@@ -67,8 +67,9 @@ class JobSpec:
     env: dict[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Whether the numbers fit together; UsageError says which does not."""
+        """Whether the job can be started as described; UsageError says why not."""
         low, high, count = self.min_workers, self.max_workers, self.workers
+        self._check_texts()
         if self.host in UNDIALLABLE:
             raise UsageError(
                 f"--host {self.host or repr('')} cannot be dialled by workers and clients, which "
@@ -122,6 +123,20 @@ class JobSpec:
             )
         if not 0 <= self.port < 65536:
             raise UsageError(f"--port {self.port} is no port; give 1 to 65535, or 0 for any")
+
+    def _check_texts(self) -> None:
+        """The system takes no NUL in a program's arguments and environment."""
+        for text in (self.script, *self.args, *self.env, *self.env.values()):
+            if "\0" in text:
+                raise UsageError(
+                    f"{text!r} has a NUL character, which no script, argument or environment "
+                    "variable may have; remove it"
+                )
+        for name in self.env:
+            if not name or "=" in name:
+                raise UsageError(
+                    f"env has a variable {name!r}; its name must not be empty and not have '='"
+                )
 
     @property
     def restarts(self) -> int:

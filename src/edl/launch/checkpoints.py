@@ -6,7 +6,9 @@ Holds: two live jobs of a machine never write to one folder; each piece of news 
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import logging
 import os
 from pathlib import Path
 
@@ -19,7 +21,11 @@ from edl.runtime.standing import Noted, read_noted
 
 __all__ = ["CheckpointNews", "Ownership", "own"]
 
+log = logging.getLogger("edl.launch")
+
 OWNER = ".edl-owner"
+# How a file system says that it has no locks.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 News = tuple[str, int, dict[str, str | int | float]]
 
@@ -75,6 +81,16 @@ def _marked(where: str, job: str) -> Ownership:
             f"{where} is in use: {owner} writes its checkpoints there now; give this job another "
             "--checkpoint folder, or end that one first"
         ) from None
+    except OSError as error:
+        os.close(mark)
+        if error.errno not in NO_LOCKS:
+            raise UsageError(f"cannot lock {path / OWNER}: {error.strerror}") from error
+        log.warning(
+            "checkpoints.unlocked folder=%s why=%r; a second job that writes there is not noticed",
+            where,
+            error.strerror,
+        )
+        return Ownership()
     try:
         with writing(path / OWNER):
             os.ftruncate(mark, 0)

@@ -47,7 +47,10 @@ class Crew:
     def start(
         self, joiners: Sequence[Joiner], request_id: str, *, run: str, founders: int, attempt: int
     ) -> Iterator[WorkerId]:
-        """One after the other; OSError when the machine refuses one. `attempt`: restarts so far."""
+        """One after the other; raises whatever keeps one from starting.
+
+        `attempt`: restarts so far.
+        """
         together = len(self._processes.alive()) + len(joiners)
         noted = read_noted(self._folder.path)
         data = checkpoint_environment(
@@ -67,6 +70,7 @@ class Crew:
                 founders=founders,
                 together=together,
                 device=self._slots.device(joiner.slot),
+                gpus=self._spec.gpus,
             )
             plan = WorkerPlan(
                 worker=joiner.worker,

@@ -64,8 +64,9 @@ def worker_environment(
     founders: int,
     together: int,
     device: str | None,
+    gpus: str | None,
 ) -> dict[str, str]:
-    """`together`: how many workers will share this machine's cores."""
+    """`together`: how many workers will share this machine's cores. `gpus`: as `--gpus` says."""
     environment = {
         "OMP_NUM_THREADS": str(threads_each(together)),
         **(KEEP_MEMORY if device is None and not any(map(_of_malloc, base)) else {}),
@@ -84,6 +85,11 @@ def worker_environment(
     }
     if device is not None:
         environment["CUDA_VISIBLE_DEVICES"] = device
+        # EDL and --gpus count as nvidia-smi does, but CUDA counts from the fastest GPU by default.
+        # Only who numbers GPUs in CUDA_VISIBLE_DEVICES may say in which order that counts.
+        numbered_by_user = gpus is None and "CUDA_VISIBLE_DEVICES" in base
+        if device.isdigit() and not (numbered_by_user and "CUDA_DEVICE_ORDER" in base):
+            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     return environment
 
 

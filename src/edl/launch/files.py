@@ -9,13 +9,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from edl.errors import UsageError
 
-__all__ = ["disk_full", "last_lines", "open_own", "tail_text", "writing"]
+__all__ = [
+    "disk_full",
+    "last_lines",
+    "open_own",
+    "tail_text",
+    "unmapped_user",
+    "user_name",
+    "writing",
+]
 
 # Enough for the longest traceback that a person reads.
 TAIL_BYTES = 256 * 1024
@@ -53,13 +62,14 @@ def open_own(path: Path) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _untrusted(path, "is a symbolic link") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            _refuse_foreign(path)
         raise UsageError(f"cannot open {path} for writing: {error.strerror}") from error
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise _untrusted(path, "is not a regular file")
-        if found.st_uid != os.geteuid():
-            raise _untrusted(path, f"belongs to user {found.st_uid}, not to you ({os.geteuid()})")
+        _refuse_owner(path, found.st_uid)
         if found.st_nlink != 1:
             raise _untrusted(path, f"has {found.st_nlink} hard links")
         os.fchmod(descriptor, 0o600)
@@ -67,6 +77,44 @@ def open_own(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def user_name(number: int) -> str:
+    """The name of a user, or the number where it has none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def unmapped_user(number: int) -> bool:
+    """Whether this stands for users that the container does not know, such as the machine's root.
+
+    In a user namespace that maps few users, files of all others appear as the overflow user's.
+    """
+    try:
+        overflow = int(Path("/proc/sys/kernel/overflowuid").read_text())
+        mapped = Path("/proc/self/uid_map").read_text().split()
+    except (OSError, ValueError):
+        return False
+    everybody = mapped == ["0", "0", str(2**32 - 1)]
+    return number == overflow and not everybody
+
+
+def _refuse_foreign(path: Path) -> None:
+    """UsageError if the file belongs to somebody else. It cannot be opened."""
+    with contextlib.suppress(OSError):
+        _refuse_owner(path, path.lstat().st_uid)
+
+
+def _refuse_owner(path: Path, owner: int) -> None:
+    if owner != os.geteuid():
+        name = user_name(owner)
+        raise UsageError(
+            f"{path} belongs to user {name}, not to you ({user_name(os.geteuid())}), so this "
+            f"folder is theirs; ask {name} to remove the file once no job of theirs writes here, "
+            "or choose another folder"
+        )
 
 
 def _untrusted(path: Path, what: str) -> UsageError:

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from edl.errors import Refused, UnknownJob, UsageError
-from edl.launch.files import writing
+from edl.launch.files import unmapped_user, user_name, writing
 from edl.protocol.tale import AdjustmentRecord, Parts
 
 __all__ = [
@@ -302,10 +303,11 @@ def _jobs_folder(*, make: bool = False) -> Path:
     Who can rename a job's folder can put a secret of his own in its place.
     """
     jobs = home() / "jobs"
+    _check_way(home().parent)
     for folder in (home(), jobs):
         try:
             if make:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _make_private(folder)
             found = folder.stat()
         except FileNotFoundError:
             return jobs
@@ -320,7 +322,54 @@ def _jobs_folder(*, make: bool = False) -> Path:
                 f"secrets of jobs; run `chmod go-w {folder}`, or set EDL_HOME to a folder of your "
                 "own"
             )
+    _check_way(jobs)  # and those above the folders that links lead to
     return jobs
+
+
+def _make_private(folder: Path) -> None:
+    """Also its parents: the umask may leave them writable for a group."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(mode=0o700, exist_ok=True)
+
+
+def _check_way(folder: Path) -> None:
+    """UsageError if another user could put a folder of his own in the place of this one.
+
+    As ssh does it, each folder from the root on must belong to root or to this user and be writable
+    by its owner alone, unless its sticky bit keeps others from renaming what lies there. Links are
+    followed, and must not be another user's either. What cannot be looked at is passed over.
+    """
+    pending, seen = [folder], set()
+    while pending:
+        way = pending.pop()
+        for each in (way, *way.parents):
+            if each in seen:
+                continue
+            seen.add(each)
+            try:
+                found = each.lstat()
+                if stat.S_ISLNK(found.st_mode):
+                    pending.append(each.parent / each.readlink())
+            except OSError:
+                continue
+            _check_part(each, found, of=folder)
+
+
+def _check_part(part: Path, found: os.stat_result, *, of: Path) -> None:
+    if found.st_uid not in (0, os.geteuid()) and not unmapped_user(found.st_uid):
+        raise UsageError(
+            f"{part}, on the way to {of}, belongs to user {user_name(found.st_uid)}, who could "
+            "replace the secrets of jobs; set EDL_HOME to a folder below folders of your own or "
+            "of root"
+        )
+    writable = stat.S_ISDIR(found.st_mode) and found.st_mode & 0o022
+    if writable and not found.st_mode & stat.S_ISVTX:
+        raise UsageError(
+            f"others may write to {part} (mode {found.st_mode & 0o7777:04o}), on the way to {of}, "
+            f"and replace the secrets of jobs; run `chmod go-w {part}`, or set EDL_HOME to a "
+            "folder below folders that only you or root may write to"
+        )
 
 
 def all_jobs(*, earlier: bool = False) -> list[JobFolder]:

@@ -121,9 +121,9 @@ class Life:
         self._census = Census(())
         self._new_run(spec.founders(slots.gpus))
 
-    def _new_run(self, count: int, before: Iterable[WorkerId] = ()) -> None:
-        """Refused if there are not enough slots."""
-        self.founders = self.service.found(count, before)
+    def _new_run(self, count: int, before: Iterable[WorkerId] = (), *, least: int = 0) -> None:
+        """Refused if there are not enough slots, or not `least` if that is given."""
+        self.founders = self.service.found(count, before, least=least)
         self.run = secrets.token_hex(4)
         self._census = Census((j.worker for j in self.founders), records=self._census.records)
         self._ending = Ending(self._folder, self._census)
@@ -189,7 +189,9 @@ class Life:
             self._folder.write_run(self.run)
             self._begin_run(self.run)
             self.start(self.founders, "")
-        except (OSError, UsageError) as error:
+        except Exception as error:
+            expected = isinstance(error, OSError | UsageError)
+            log.error("launch.begin failed why=%r", str(error), exc_info=not expected)
             self._ending.fail_without_worker(f"the workers could not be started: {error}")
             self._census.on_not_started(joiner.worker for joiner in self.founders)
             self._kill_all()
@@ -507,43 +509,54 @@ class Life:
                 twice=self._ending.twice,
             )
             if isinstance(decided, Again):
-                self._pause(decided, result)
+                last = self._ending.last_failure()
+                why = result.why
+                if last is not None:
+                    why = f"{why} (the last was {last.worker}: {last.reason})"
+                self._pause(decided, why)
                 return
             if decided.why:
                 result = replace(result, why=f"{result.why}; not started again: {decided.why}")
         self._conclude(result)
 
-    def _pause(self, again: Again, result: Result) -> None:
+    def _pause(self, again: Again, why: str) -> None:
+        step = self._result().steps
         self._due = time.monotonic() + again.pause_s
         self.follower.close()
         self.status = None
-        self._lookout.see(replace(self._lookout.last, step=result.steps, restarts=again.number))
-        last = self._ending.last_failure()
-        why = f"{result.why} (the last was {last.worker}: {last.reason})" if last else result.why
+        self._lookout.see(replace(self._lookout.last, step=step, restarts=again.number))
         self.history.note(
-            "job.restarting",
-            step=result.steps,
-            restart=again.number,
-            why=why,
-            pause_s=again.pause_s,
+            "job.restarting", step=step, restart=again.number, why=why, pause_s=again.pause_s
         )
 
     def _begin_again(self) -> None:
-        """With as many workers as the last generation had, and those that were being replaced."""
+        """With as many workers as the last generation had, and those that were being replaced.
+
+        Where other jobs have taken slots meanwhile: with fewer workers, but at least `--min`.
+        """
         self._due = None
         self.service.forget()
         known = self._outcomes | self._census.outcomes()
         self._outcomes = dict(list(known.items())[-KEPT_REQUESTS:])
         size = self._census.size - self._wishes.over(time.monotonic())
-        count = max(size, self._spec.min_workers, self._wishes.lost)
+        least = self._spec.min_workers
+        count = max(size, least, self._wishes.lost)
         before = self._wishes.in_order(self._census.members())
         try:
-            self._new_run(min(count, self._spec.max_workers or count), before)
+            self._new_run(min(count, self._spec.max_workers or count), before, least=least)
         except Refused as error:
-            self._ending.fail_without_worker(f"the job could not be started again: {error}")
-            self._conclude(self._result())
+            self._await_slots(f"the job could not be started again: {error}")
             return
         self.begin()
+
+    def _await_slots(self, why: str) -> None:
+        """Other jobs hold the slots. That was one restart, and the next one comes after a pause."""
+        decided = self._restarts.without_slots()
+        if isinstance(decided, Again):
+            self._pause(decided, why)
+            return
+        self._ending.fail_without_worker(f"{why}; {decided.why}")
+        self._conclude(self._result())
 
     def _conclude(self, result: Result) -> None:
         self._due = None

@@ -64,10 +64,17 @@ class Restarts:
         if step > self._furthest:
             self._in_a_row, self._furthest = 0, step
         self._last = cause
-        if not why and self._in_a_row >= self._most:
-            why = f"{self._in_a_row} restarts in a row got no further than step {self._furthest}"
-        if why:
-            return Enough(why)
+        return Enough(why) if why else self._once_more()
+
+    def without_slots(self) -> Again | Enough:
+        """Other jobs hold the slots for this restart, so it failed: pause, and try once more."""
+        return self._once_more()
+
+    def _once_more(self) -> Again | Enough:
+        if self._in_a_row >= self._most:
+            return Enough(
+                f"{self._in_a_row} restarts in a row got no further than step {self._furthest}"
+            )
         pause_s = min(PAUSE_S * 2**self._in_a_row, PAUSE_S_MAX)
         self._in_a_row += 1
         self.count += 1

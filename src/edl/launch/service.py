@@ -8,6 +8,8 @@ heard of, however often it is repeated.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -33,6 +35,8 @@ from edl.types import Gpu, WorkerId
 from edl.wire.hub import Peer
 
 __all__ = ["KEPT_REQUESTS", "KEPT_SEATS", "Floor", "LaunchService"]
+
+log = logging.getLogger("edl.launch")
 
 REQUESTS = (AskOutcome, Reserve, StartWorkers, Release, AwaitGone, EndJob)
 LAPSE_S = 60.0
@@ -62,7 +66,7 @@ class Floor(Protocol):
         """The adjustment, if an earlier run of the job carried out this request."""
 
     def start(self, joiners: Iterable[Joiner], request_id: str) -> None:
-        """Start their processes; OSError when the machine refuses."""
+        """Start their processes; raises whatever keeps one of them from starting."""
 
     def give_up(self, request_id: str) -> None:
         """Its requester waits no longer: newcomers that are not in the job yet need not come."""
@@ -182,11 +186,13 @@ class LaunchService:
         """When the workers of this request must have ended; None: never."""
         return self._until.get(request_id)
 
-    def found(self, count: int, before: Iterable[WorkerId] = ()) -> tuple[Joiner, ...]:
+    def found(
+        self, count: int, before: Iterable[WorkerId] = (), *, least: int = 0
+    ) -> tuple[Joiner, ...]:
         """Ids and slots of the founders; Refused if there are not enough slots.
 
         `before`: the members of a job that begins again, whose slots are taken in that order if
-        they are still free.
+        they are still free. `least`: so many founders will do where there are no slots for all.
         """
         seats = [self._seats[worker] for worker in before if worker in self._seats][:count]
         if seats and len(seats) == count:
@@ -194,7 +200,10 @@ class LaunchService:
                 return self._take_new(count, seats)
             except Refused:
                 pass  # another job has taken one of them since; any others will do
-        return self._take_new(count, ())
+        for fewer in range(count, least, -1) if least else ():
+            with contextlib.suppress(Refused):
+                return self._take_new(fewer, ())
+        return self._take_new(least or count, ())
 
     # -- one function per request ----------------------------------------------------------
 
@@ -251,7 +260,10 @@ class LaunchService:
         reservation.started = True
         try:
             self._floor.start(reservation.joiners, request_id)
-        except (OSError, UsageError) as error:
+        except Exception as error:
+            expected = isinstance(error, OSError | UsageError)
+            told = request_id, str(error)
+            log.error("launch.start failed request=%s why=%r", *told, exc_info=not expected)
             reservation.fault = f"the workers could not be started: {error}"
             self._undo_start(reservation, request_id)
             return Refusal(request_id=request_id, reason=reservation.fault)

@@ -18,12 +18,13 @@ import fcntl
 import json
 import logging
 import os
-import pwd
 import re
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from edl.launch.files import user_name
 
 __all__ = [
     "DIRECTORY_VARIABLE",
@@ -45,6 +46,11 @@ LONGEST = 1000
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 OPEN_ATTEMPTS = 10
 LOCKS = Path("/proc/locks")
+MOUNTS = Path("/proc/self/mountinfo")
+# The device and the inode of a locked file, such as fe:00:2375706.
+LOCKED_FILE = re.compile(r"([0-9a-f]+):([0-9a-f]+):([0-9]+)")
+# How the kernel refuses to open what is no file that we may lock, in a directory that works.
+FILE_REFUSALS = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM)
 
 
 def directory_of(environment: Mapping[str, str]) -> Path:
@@ -77,15 +83,15 @@ def held_slots(directory: Path) -> list[HeldSlot]:
     """The slots of this machine that any job of any user holds now.
 
     The kernel's list of locks is read instead of trying each lock: a lock taken for a look, however
-    briefly, could refuse a job its GPU.
+    briefly, could refuse a job its GPU. The list leaves out locks of processes that this process
+    cannot see, such as those of another container.
     """
     try:
-        lines = LOCKS.read_text().splitlines()
+        locked = _locked_inodes(LOCKS.read_text(), *_device(directory))
         paths = sorted(directory.glob("*.lock"), key=_by_number)
     except OSError as error:
         log.debug("slots.unknown why=%r", str(error))
         return []
-    locked = {int(line.split()[5].rpartition(":")[2]) for line in lines if " FLOCK " in line}
     found = []
     for path in paths:
         try:
@@ -101,6 +107,40 @@ def held_slots(directory: Path) -> list[HeldSlot]:
     return found
 
 
+def _locked_inodes(text: str, major: int, minor: int) -> set[int]:
+    """The inodes of that device which are locked by flock, from the text of /proc/locks."""
+    found = set()
+    for line in text.splitlines():
+        file = LOCKED_FILE.search(line)
+        # A line with an arrow is about a process that waits for the lock.
+        if file is None or " FLOCK " not in line or " -> " in line:
+            continue
+        if (int(file[1], 16), int(file[2], 16)) == (major, minor):
+            found.add(int(file[3]))
+    return found
+
+
+def _device(directory: Path) -> tuple[int, int]:
+    """The device of the directory's file system, as /proc/locks has it.
+
+    That is the device of the mount. `st_dev` may differ, as it does in a subvolume of btrfs.
+    """
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        device = os.fstat(folder).st_dev
+        about = Path(f"/proc/self/fdinfo/{folder}").read_text()
+        mounts = MOUNTS.read_text().splitlines()
+    finally:
+        os.close(folder)
+    mount = re.search(r"^mnt_id:\s*([0-9]+)$", about, re.MULTILINE)
+    for line in mounts:
+        fields = line.split(maxsplit=3)
+        if mount is not None and fields[0] == mount[1]:
+            major, _, minor = fields[2].partition(":")
+            return int(major), int(minor)
+    return os.major(device), os.minor(device)
+
+
 class SlotLocks:
     """The slots that one job holds. `problem`: why the directory cannot be used; empty if it can.
 
@@ -109,16 +149,17 @@ class SlotLocks:
 
     def __init__(self, directory: Path, *, job: str) -> None:
         self._directory = directory
-        self._holder = Holder(job=job, user=_user_name(os.geteuid()), pid=os.getpid())
+        self._holder = Holder(job=job, user=user_name(os.geteuid()), pid=os.getpid())
         self._held: dict[str, tuple[int, bool]] = {}  # descriptor, and whether it is shared
         self._wanted: set[str] = set()  # shared locks that an exclusive holder keeps us from
+        self._lost: set[str] = set()  # their files were removed, and they could not be locked again
         self.problem = self._prepare()
 
     def acquire(self, name: str, *, shared: bool = False, alone: bool = False) -> str:
         """Lock one slot; returns who keeps us from it, or an empty string once it is ours.
 
         With `shared`, other jobs that also share may hold it too, unless it is to be ours `alone`
-        for now. OSError if the lock file cannot be made.
+        for now. OSError if the directory cannot be used, or its file system has no locks.
         """
         if name in self._held:
             return ""
@@ -148,6 +189,7 @@ class SlotLocks:
 
     def release(self, name: str) -> None:
         self._wanted.discard(name)
+        self._lost.discard(name)
         lock, _ = self._held.pop(name, (-1, False))
         if lock >= 0:
             os.close(lock)
@@ -166,7 +208,11 @@ class SlotLocks:
                 os.utime(lock)
             except OSError as error:  # it belongs to another user
                 log.debug("slots.refresh slot=%s why=%r", name, str(error))
-            if os.fstat(lock).st_nlink == 0:
+            try:
+                removed = os.fstat(lock).st_nlink == 0
+            except OSError:  # a file server has forgotten it
+                removed = True
+            if removed:
                 self._replace(name, lock, shared)
         for name in list(self._wanted):
             with contextlib.suppress(OSError):  # asked again at the next refresh
@@ -179,11 +225,15 @@ class SlotLocks:
             taken_by = self.acquire(name, shared=shared)
         except OSError as error:
             taken_by = str(error)
-        if taken_by:
-            log.warning("slots.lost slot=%s file removed, and now: %s", name, taken_by)
-            self._held[name] = lock, shared
-        else:
+        if not taken_by:
             os.close(lock)
+            log.info("slots.locked_again slot=%s", name)
+            self._lost.discard(name)
+            return
+        self._held[name] = lock, shared
+        if name not in self._lost:  # tried again at each refresh, and logged once
+            self._lost.add(name)
+            log.warning("slots.lost slot=%s file removed, and now: %s", name, taken_by)
 
     # -- files -----------------------------------------------------------------------------
 
@@ -198,7 +248,7 @@ class SlotLocks:
             return f"{path} cannot be made ({error.strerror})"
         if not stat.S_ISDIR(found.st_mode):
             return f"{path} is not a directory"
-        owner = _user_name(found.st_uid)
+        owner = user_name(found.st_uid)
         if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
             return f"{path} of user {owner} is world-writable without the sticky bit"
         if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -206,18 +256,29 @@ class SlotLocks:
         return ""
 
     def _opened(self, name: str) -> int:
-        """The slot's file, whoever made it. _Unusable if it is not one that we may lock."""
+        """The slot's file, whoever made it.
+
+        _Unusable if it is not one that we may lock; OSError if the directory cannot be used. A
+        directory that was removed is made again.
+        """
         path = self._directory / f"{_file_name(name)}.lock"
         for _ in range(OPEN_ATTEMPTS):
             try:
                 lock = os.open(path, os.O_RDWR | FLAGS)
             except FileNotFoundError:
-                with contextlib.suppress(FileExistsError):
+                try:
                     return _created(path)
-                continue  # somebody else has just made it
+                except FileExistsError:
+                    continue  # somebody else has just made it
+                except FileNotFoundError:
+                    self.problem = self._prepare()
+                    if self.problem:
+                        raise OSError(self.problem) from None
+                    continue
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO):
+                if error.errno not in FILE_REFUSALS:
                     raise
+                path.lstat()  # OSError where it is the directory that refuses
                 raise _Unusable(path, error.strerror or "unusable") from error
             found = os.fstat(lock)
             if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
@@ -225,7 +286,7 @@ class SlotLocks:
             os.close(lock)
             if found.st_nlink:
                 raise _Unusable(path, "not a regular file with one name")
-        raise _Unusable(path, "removed again and again")
+        raise OSError(errno.ENOENT, "removed again and again", str(path))
 
     def _sign(self, name: str, lock: int) -> None:
         text = json.dumps({**asdict(self._holder), "slot": name}) + "\n"
@@ -242,7 +303,7 @@ class _Unusable(Exception):
     def __init__(self, path: Path, why: str) -> None:
         owner = ""
         with contextlib.suppress(OSError):
-            owner = f" of user {_user_name(path.lstat().st_uid)}"
+            owner = f" of user {user_name(path.lstat().st_uid)}"
         super().__init__(f"{path}{owner}, which cannot be locked ({why}); have it removed")
 
 
@@ -286,10 +347,3 @@ def _printable(text: object) -> str:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:200]
-
-
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)

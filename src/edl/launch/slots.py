@@ -38,13 +38,15 @@ log = logging.getLogger("edl.launch")
 
 LOCAL_HOST = "localhost"
 REFRESH_S = 5.0
+# So many CPU slots of other jobs are passed over; then indexes are used without a lock.
+MOST_PASSED_OVER = 4096
 
 
 class Locks(Protocol):
     """The machine's locks on slots, by name."""
 
     def acquire(self, name: str, *, shared: bool = False, alone: bool = False) -> str:
-        """Who keeps us from this slot; empty: it is ours."""
+        """Who keeps us from this slot; empty: it is ours. OSError if slots cannot be locked."""
 
     def release(self, name: str) -> None: ...
 
@@ -172,16 +174,21 @@ class SlotBook:
         return [Gpu(LOCAL_HOST, index) for index in chosen]
 
     def _lock_free(self, count: int, load: Mapping[int, int]) -> tuple[list[int], dict[int, str]]:
-        """Up to `count` slots that are ours now, and who holds those that could not be had."""
+        """Up to `count` slots that are ours now, and why the others could not be had."""
         fresh: list[int] = []
         holders: dict[int, str] = {}
         if not self._devices:
             room = min(count, self._limit - len(load)) if self._limit else count
-            index = 0
+            index = passed_over = 0
             while len(fresh) < room:
-                if index not in load and not self._lock(index):
-                    fresh.append(index)
+                if index not in load:
+                    if passed_over < MOST_PASSED_OVER and self._lock(index):
+                        passed_over += 1
+                    else:
+                        fresh.append(index)
                 index += 1
+            if passed_over == MOST_PASSED_OVER:
+                log.warning("slots.unlocked after %d slots that cannot be locked", passed_over)
             return fresh, holders
         for index in sorted(self._devices):
             if index not in load and len(fresh) < count:
@@ -205,7 +212,7 @@ class SlotBook:
     def _too_few(self, count: int, free: int, holders: Mapping[int, str]) -> str:
         need = f"{count} more {'worker needs' if count == 1 else 'workers need'} {count} free "
         if holders:
-            held = "; ".join(f"{LOCAL_HOST}:{i} is held by {who}" for i, who in holders.items())
+            held = "; ".join(f"{LOCAL_HOST}:{index} {why}" for index, why in holders.items())
             return (
                 f"{need}{'GPU' if count == 1 else 'GPUs'}, and {free} of {len(self._devices)} are "
                 f"free: {held}. Ask for fewer, wait until they are free, or insist with "
@@ -230,19 +237,23 @@ class SlotBook:
                 for index in fresh:
                     self._unlock_unused(index)
                 hint = " or insist with --share-gpus" if self._devices else ""
-                raise Refused(f"slot {slot} is held by {holder}; name a free one{hint}")
+                raise Refused(f"slot {slot} {holder}; name a free one{hint}")
 
     def _lock(self, index: int, *, alone: bool = False) -> str:
-        """Who keeps us from this slot; empty: it is ours. `alone`: even if we would share it."""
+        """Why this slot is not ours, such as "is held by job a"; empty: it is ours.
+
+        `alone`: even if we would share it.
+        """
         if self._locks is None:
             return ""
         try:
-            return self._locks.acquire(self._lock_name(index), shared=self._share, alone=alone)
+            holder = self._locks.acquire(self._lock_name(index), shared=self._share, alone=alone)
         except OSError as error:
-            if self._devices:
-                return f"nobody, but cannot be locked ({error})"
             log.warning("slots.unlocked slot=%d why=%r", index, str(error))
-            return ""  # the index of a CPU slot is only a number
+            if not self._devices:
+                return ""  # the index of a CPU slot is only a number
+            return f"cannot be locked against other jobs ({error}; see EDL_SLOTS_DIR)"
+        return f"is held by {holder}" if holder else ""
 
     def _unlock_unused(self, index: int) -> None:
         if self._locks is not None and Gpu(LOCAL_HOST, index) not in self._slot_of.values():

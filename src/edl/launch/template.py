@@ -90,6 +90,7 @@ _preloaded: list[str] = []
 class _Answer(TypedDict, total=False):
     pid: int
     error: str
+    silent: bool  # the processes forked for the request did not answer in time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,10 @@ class Request:
 
 
 class TemplateSilent(PeerError):
-    """The template is gone, or did not answer in time: its connection is of no more use."""
+    """The template is gone, or did not answer in time, or what it forks does not: leave it.
+
+    Whoever asks again would wait as long once more.
+    """
 
 
 def ask(
@@ -119,8 +123,9 @@ def ask(
 ) -> int:
     """The pid of the new process.
 
-    TemplateSilent when the template is gone or does not answer within `timeout_s`, PeerError when
-    it could not fork. After either error no process runs the request, nor ever will.
+    TemplateSilent when the template is gone, or it or what it forks does not answer within
+    `timeout_s`; PeerError when it could not fork. After either error no process runs the request,
+    nor ever will.
     """
     body = json.dumps(asdict(request)).encode()
     deadline = time.monotonic() + timeout_s
@@ -140,7 +145,8 @@ def ask(
         os.close(permit)
         os.close(grant)
     if answer["error"]:
-        raise PeerError(f"the template could not make a process: {answer['error']}")
+        kind = TemplateSilent if answer.get("silent") else PeerError
+        raise kind(f"the template could not make a process: {answer['error']}")
     return int(answer["pid"])
 
 
@@ -245,6 +251,8 @@ class Template:
     def _try_spares(self, body: bytes, files: Sequence[int]) -> _Answer:
         try:
             return {"pid": self._use_spare(body, files)}
+        except TimeoutError:
+            return {"error": "new processes do not answer", "silent": True}
         except (OSError, EOFError) as error:
             return {"error": str(error) or "no answer"}
 
@@ -293,7 +301,7 @@ class Template:
 
         One that is killed meanwhile closes its connection, and the next one is tried. One that
         does not answer, since it is stopped or swapped out, is killed; the others may be no better,
-        so a new one is forked.
+        so a new one is forked. TimeoutError when no new one answers either.
         """
         deadline = time.monotonic() + SPARES_S
         silent = False
@@ -312,7 +320,7 @@ class Template:
                     os.kill(pid, signal.SIGKILL)
                 silent = True
                 if time.monotonic() >= deadline:
-                    raise TimeoutError("new processes do not answer") from None
+                    raise
             except (OSError, EOFError):
                 continue
             else:
@@ -388,8 +396,15 @@ def _receive_request(peer: socket.socket, deadline: float | None) -> tuple[bytes
         raise
 
 
-def _answer(peer: socket.socket, deadline: float | None, *, pid: int = 0, error: str = "") -> None:
-    body = json.dumps({"pid": pid, "error": error}).encode()
+def _answer(
+    peer: socket.socket,
+    deadline: float | None,
+    *,
+    pid: int = 0,
+    error: str = "",
+    silent: bool = False,
+) -> None:
+    body = json.dumps({"pid": pid, "error": error, "silent": silent}).encode()
     _send(peer, LENGTH.pack(len(body)) + body, deadline)
 
 

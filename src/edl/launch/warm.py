@@ -5,8 +5,10 @@ launcher that was itself forked off a template forks another for its workers.
 
 Owns: the connection to this job's template. Holds: a worker is its launcher's child however it
 was made, so its end is noticed and it dies with its launcher in the same way; the template and its
-spares end with the launcher, however it ends. A template that is gone or silent is ended, and from
-then on workers are started from nothing; it delays the launcher by `ANSWER_S` at most, once.
+spares end with the launcher, however it ends. A template that is gone or silent, or whose new
+processes do not answer, is ended at its first failure, which takes `ANSWER_S` at most; from then on
+workers are started from nothing. A template that the machine refuses a process answers at once and
+is kept.
 """
 
 from __future__ import annotations
