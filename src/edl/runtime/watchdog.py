@@ -34,12 +34,12 @@ from edl.runtime.lifeline import die_with_parent
 from edl.types import Address
 from edl.wire.tls import Tls
 
-__all__ = ["Charge", "Watchdog", "is_running"]
+__all__ = ["MISSED_BEATS", "Charge", "Watchdog", "is_running"]
 
 _log = logging.getLogger("edl.watchdog")
 
 # How many signs of life must be missing before the watchdog looks at the process.
-_MISSED_BEATS = 2.5
+MISSED_BEATS = 2.5
 _END_S = 1.0
 # What /proc says of a process that does not run: stopped, traced, dead.
 _NOT_RUNNING = "TtZXx"
@@ -147,7 +147,7 @@ class _Guard:
     def run(self, pipe: TextIO) -> None:
         """Until the worker closes the pipe."""
         rest = ""
-        patience_s = _MISSED_BEATS * self._charge.beat_s
+        patience_s = MISSED_BEATS * self._charge.beat_s
         while True:
             left_s = self._heard_at + patience_s - time.monotonic()
             wait_s = left_s if left_s > 0 else self._charge.beat_s
