@@ -95,6 +95,7 @@ class Heartbeats:
         self._alive = Alive(worker=WorkerId(charge.worker), generation=0)
         self._to = dict.fromkeys(to)
         self._over = threading.Event()
+        self._renewed = True  # by the last attempt
         # Only the hub's thread uses these.
         self._peers: dict[Address, Peer] = {}
         self._pauses: dict[Address, float] = {}
@@ -179,10 +180,15 @@ class Heartbeats:
         here = self._charge
         try:
             store.keep_alive(here.lease, here.lease_s)
+            self._renewed = True
         except StoreError as error:
-            _log.warning("the lease of %s was not renewed: %s", here.worker, error)
+            # One line is enough for as long as the store is away.
+            if self._renewed:
+                _log.warning("the lease of %s was not renewed: %s", here.worker, error)
+            self._renewed = False
 
     def _watch_leader(self, store: Store) -> None:
+        reported = False
         while not self._over.is_set():
             try:
                 store.watch(LEADER_KEY, self._on_leader_seen)
@@ -190,7 +196,9 @@ class Heartbeats:
             except StoreError as error:
                 if self._over.is_set():
                     return  # the store was closed meanwhile
-                _log.warning("the leader's key cannot be watched, asking again: %s", error)
+                if not reported:
+                    _log.warning("the leader's key cannot be watched, asking again: %s", error)
+                reported = True
             self._over.wait(self._charge.beat_s)
 
     def _on_leader_seen(self, found: Versioned) -> None:
