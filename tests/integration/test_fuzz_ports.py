@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from edl.store.embedded import EmbeddedServer, EmbeddedStore
 from edl.wire.channel import Channel
 from edl.wire.hello import GREETING, Hello
-from edl.wire.strangers import LINES
+from edl.wire.lines import LINES
 from tests.contract.servers import until
 from tests.integration.fuzzing import fuzzed
 from tests.integration.hostile import (

@@ -55,6 +55,38 @@ def test_a_worker_that_holds_the_gil_is_not_evicted(
     assert "sending heartbeats for it" in log.read_text()
 
 
+def test_the_leader_alone_is_lost_when_it_dies_while_a_follower_holds_the_gil(
+    start: Start, tmp_path: Path
+) -> None:
+    """The follower's watchdog finds the next leader, which the follower itself cannot follow."""
+    go, end = tmp_path / "go", tmp_path / "end"
+    job = start(
+        "holds_gil.py",
+        *("--hold", "7", "--go", str(go), "--end", str(end)),
+        workers=3,
+        env=SETTINGS,
+    )
+    until(lambda: job.status().step > 3, "the job to train", 60)
+    before = job.status()
+    leader = next(worker for worker in before.workers if worker.leader)
+    # The last one: no other worker is tried for the office.
+    chosen = [worker for worker in before.workers if not worker.leader][-1]
+    pending = tmp_path / "pending"
+    pending.write_text(chosen.id)
+    pending.rename(go)
+    log = job.folder / "logs" / f"{chosen.id}.log"
+    until(lambda: "holds the GIL" in log.read_text(), "the GIL to be held", 60)
+    os.kill(leader.pid, signal.SIGKILL)
+    until(lambda: "held the GIL" in log.read_text(), "the GIL to be free", 60)
+    end.touch()
+    result = job.wait(120)
+    assert result.state == "finished"
+    events = [(event.what, event.fields) for event in job.events()]
+    assert [fields["worker"] for what, fields in events if what == "worker.lost"] == [leader.id]
+    assert "job.recovered" in [what for what, _ in events]
+    assert "sending heartbeats for it" in log.read_text()
+
+
 def test_a_stopped_worker_is_reported_and_then_lost(start: Start, tmp_path: Path) -> None:
     go, end = tmp_path / "go", tmp_path / "end"
     job = start("holds_gil.py", "--go", str(go), "--end", str(end), workers=3, env=SETTINGS)

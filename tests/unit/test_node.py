@@ -39,7 +39,7 @@ from edl.protocol.node import Node
 from edl.protocol.record import STOP
 from edl.protocol.recorded import write_recorded
 from edl.protocol.topology import Generation, draw_next
-from tests.seeded.cast import SETTINGS, first, member, names, sent, w
+from tests.seeded.cast import SETTINGS, first, joiner, member, names, sent, w
 
 VACANT = LeaderSeen(value=None, revision=0)
 
@@ -177,6 +177,42 @@ def test_a_lost_leader_is_dialled_again_after_a_moment() -> None:
     assert machine.step(Tick(), 5.3) == [Dial(peer=-2, address=member(0).address)]
     hail = m.Hail(worker=w(1), generation=1, last=1)
     assert machine.step(PeerOpened(peer=-2), 5.4) == [Send(peer=-2, message=hail)]
+
+
+def test_heartbeats_of_a_leader_go_to_members_and_to_newcomers_that_have_registered() -> None:
+    machine = leading()
+    assert machine.watchers() == (member(1).address,)
+    out = m.ScaleOut(request_id="out", joiners=(joiner(2), joiner(3)))
+    register = m.Register(member=member(2), request_id="out", process_start_s=0.0, last=0)
+    steps(machine, Heard(peer=9, message=out), Heard(peer=2, message=register))
+    assert machine.watchers() == (member(1).address, member(2).address)
+
+
+def test_heartbeats_of_the_first_leader_go_to_founders_before_they_are_members() -> None:
+    machine = node(0)
+    register = m.Register(member=member(1), request_id="", process_start_s=0.0, last=0)
+    steps(machine, VACANT, swapped(0, 1), Heard(peer=1, message=register))
+    assert machine.watchers() == (member(1).address,)
+
+
+def test_a_new_leader_hears_the_watchdog_of_a_worker_that_has_not_come_yet() -> None:
+    """Its script holds the GIL; the watchdog dials by itself, so the connection is nobody's."""
+    machine = Node(me=member(1), request_id="", founders=3, settings=SETTINGS)
+    everyone = first(0, 1, 2)
+    steps(machine, seen(0, 1), PeerOpened(peer=-1), ContextReady(context_s=1.0))
+    steps(machine, Heard(peer=-1, message=m.Prepare(generation=everyone)))
+    steps(machine, GroupStands(number=1, build_s=0.0))
+    steps(machine, Heard(peer=-1, message=m.Founded(generation=1)))
+    steps(machine, PeerClosed(peer=-1, why="reset"), LeaderSeen(value=None, revision=0))
+    steps(machine, swapped(1, 2))
+    leader = machine.leader
+    assert leader is not None
+    assert set(leader.recovery.lost) == {w(0)}
+    for half in range(2, 40):
+        alive = m.Alive(worker=w(2), generation=0)
+        machine.step(Heard(peer=7, message=alive), half / 2)
+        machine.step(Tick(), half / 2)
+    assert set(leader.recovery.lost) == {w(0)}
 
 
 def redials(number: int, count: int) -> list[int]:

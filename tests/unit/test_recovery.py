@@ -168,6 +168,45 @@ def test_a_new_leader_gives_everybody_the_time_to_come() -> None:
     assert made.lost.keys() == {w(2)}
 
 
+def inheriting() -> Recovery:
+    """w0 has just taken office at 1.0, for w1 died; w2 has not come to it yet."""
+    made = recovery(0)
+    made.conductor.enter(first(0, 1, 2))
+    made.expect(names(0, 1, 2), 1.0)
+    made.on_lost(w(1), "the leader stopped responding", 1.0)
+    return made
+
+
+def ticked(made: Recovery, begin: float, end: float) -> list[str]:
+    """The events of ticks every half second, so that this worker does not seem to sleep."""
+    halves = range(int(begin * 2), int(end * 2) + 1)
+    return [what for half in halves for what in told(made.on_tick(half / 2))]
+
+
+def test_a_survivor_whose_watchdog_vouches_for_it_has_the_time_of_a_silent_one() -> None:
+    made = inheriting()
+    silence_s = made.conductor.settings.silence_s
+    made.on_vouched(w(2), 2.5)
+    assert ticked(made, 2.5, 6.0) == []
+    made.on_vouched(w(2), 6.5)
+    assert ticked(made, 6.5, 6.0 + silence_s) == []
+    assert "worker.lost" in ticked(made, 6.5 + silence_s, 6.5 + silence_s)
+    assert made.lost.keys() == {w(1), w(2)}
+
+
+def test_a_survivor_that_nobody_vouches_for_is_lost_as_soon_as_before() -> None:
+    made = inheriting()
+    assert "worker.lost" in ticked(made, 1.0, 3.0)
+    assert made.lost.keys() == {w(1), w(2)}
+
+
+def test_a_watchdog_does_not_excuse_a_connection_that_closed() -> None:
+    made = recovery(0, 1, 2)
+    made.on_closed(w(2), "reset", 1.0)
+    made.on_vouched(w(2), 2.0)
+    assert "worker.lost" in ticked(made, 2.0, 3.0)
+
+
 def test_time_in_which_this_worker_slept_counts_against_nobody() -> None:
     made = recovery(0, 1, 2)
     made.on_tick(0.9)

@@ -104,6 +104,7 @@ class Leader:
                 self.liveness.heard(worker)
             case m.Alive(worker=worker):
                 self.liveness.vouch(worker, now)
+                self.recovery.on_vouched(worker, now)
             case m.Stuck():
                 return self.on_stuck(message, now)
             case m.Ready():

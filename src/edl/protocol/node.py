@@ -76,12 +76,21 @@ class Node:
         return self._settle(effects, now)
 
     def watchers(self) -> tuple[Address, ...]:
-        """Where this worker's heartbeats are awaited: at its leader, or at all whom it leads."""
+        """Where this worker's heartbeats are awaited: at its leader, or at all whom it leads.
+
+        Those that have registered with a leader follow it before they are members.
+        """
         if self.leader is None:
             return (self._address,) if self._address is not None else ()
         generation = self.leader.conductor.generation
+        adjustment = self.leader.conductor.adjustment
         members = generation.members if generation is not None else ()
-        return tuple(each.address for each in members if each.worker != self.me.worker)
+        newcomers = adjustment.arrived.values() if adjustment is not None else ()
+        founders = self.leader.founding.arrived.values() if generation is None else ()
+        everyone = (*members, *newcomers, *founders)
+        # One of the running adjustment may be a member already.
+        others = [each.address for each in everyone if each.worker != self.me.worker]
+        return tuple(dict.fromkeys(others))
 
     # -- routing ---------------------------------------------------------------------------
 

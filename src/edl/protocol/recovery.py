@@ -54,13 +54,24 @@ class Suspect:
     """A member without a connection. `parted`: it had one, and it closed.
 
     `well`: whoever led until then still answered, so no death is known; only the new leader itself
-    has broken their training.
+    has broken their training. `vouched_at`: when its watchdog last said, to this leader, that its
+    process runs.
     """
 
     why: str
     since: float
     parted: bool
     well: bool = False
+    vouched_at: float | None = None
+
+    def later(self, seconds: float, now: float) -> Suspect:
+        """The same, as if it had become a suspect, and been vouched for, that much later."""
+        vouched_at = self.vouched_at
+        return replace(
+            self,
+            since=min(now, self.since + seconds),
+            vouched_at=None if vouched_at is None else min(now, vouched_at + seconds),
+        )
 
 
 class Recovery:
@@ -179,6 +190,13 @@ class Recovery:
         del self.lost[worker]
         self._missing.remove(worker)
         return [*self.voice.tell("worker.returned", worker=worker), *self.begin(now)]
+
+    def on_vouched(self, worker: WorkerId, now: float) -> None:
+        """Its process runs: it cannot come yet, as while its script holds the GIL."""
+        suspect = self._suspects.get(worker)
+        # One that parted had come to this leader: its agent ran, and broke the connection.
+        if suspect is not None and not suspect.parted:
+            self._suspects[worker] = replace(suspect, vouched_at=now)
 
     def on_stuck(self, message: m.Stuck, now: float) -> list[Effect]:
         """Somebody's collectives broke. If nobody turns out to be lost, the same go on."""
@@ -412,13 +430,15 @@ class Recovery:
         if slept_s > SLEPT_S:
             # They may have come meanwhile, and still wait to be heard.
             self._suspects = {
-                worker: replace(suspect, since=min(now, suspect.since + slept_s))
-                for worker, suspect in self._suspects.items()
+                worker: suspect.later(slept_s, now) for worker, suspect in self._suspects.items()
             }
         for worker, suspect in list(self._suspects.items()):
             # While all train, nothing is wrong with one that is only on its way to a new leader.
             well = suspect.well or (not suspect.parted and not self.active)
-            if now - suspect.since >= (settings.silence_s if well else settings.reconnect_s):
+            since, limit_s = suspect.since, settings.silence_s if well else settings.reconnect_s
+            if suspect.vouched_at is not None:
+                since, limit_s = suspect.vouched_at, settings.silence_s
+            if now - since >= limit_s:
                 del self._suspects[worker]
                 # The others turn from a leader that leaves to its successor: no loss to anybody.
                 if generation is not None and worker in self.counted_on(generation):

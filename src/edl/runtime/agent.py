@@ -606,6 +606,7 @@ def _watchdog_of(identity: Identity, lease: str) -> Watchdog | None:
             lease=lease,
             lease_s=settings.lease_s,
             silence_s=settings.silence_s,
+            reconnect_s=settings.reconnect_s,
             unresponsive_s=settings.unresponsive_s,
         )
     )

@@ -4,8 +4,8 @@ The agent's threads need the GIL. While a script holds it for long (one C call t
 gigabytes, say), the agent answers no pings, though the worker is well. The watchdog is a process of
 its own. The agent sends it a sign of life every moment; when these stop, the watchdog looks at the
 worker's process. As long as that exists and is not stopped (SIGSTOP, a debugger), the watchdog
-sends heartbeats in its place, and renews the lease of a worker that leads. After `unresponsive_s`
-it stops doing so, for the script may be deadlocked.
+sends heartbeats in its place, and renews the lease of a worker that leads (`heartbeats.py`). After
+`unresponsive_s` it stops doing so, for the script may be deadlocked.
 
 Owns: the pipe between both. Holds: a worker whose agent runs is never spoken for; the watchdog ends
 with its worker; a worker whose watchdog cannot be started, or has died, trains on without it.
@@ -21,54 +21,28 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
 from edl.config import Settings
-from edl.errors import EdlError
-from edl.protocol.messages import MESSAGES, Alive
+from edl.runtime.heartbeats import Charge, Heartbeats
 from edl.runtime.lifeline import die_with_parent
-from edl.store.base import Store, open_store
-from edl.types import Address, WorkerId
-from edl.wire.channel import Channel
-from edl.wire.codec import Codec
+from edl.types import Address
 from edl.wire.tls import Tls
 
-__all__ = ["Charge", "Watchdog", "is_running"]
+__all__ = ["MISSED_BEATS", "Charge", "Watchdog", "is_running"]
 
 _log = logging.getLogger("edl.watchdog")
 
-# Signs of life that the agent sends in the time of a lease.
-_BEATS_PER_LEASE = 6
-# How many must be missing before the watchdog looks at the process.
-_MISSED_BEATS = 2.5
-_DIAL_S = 1.0
+# How many signs of life must be missing before the watchdog looks at the process.
+MISSED_BEATS = 2.5
 _END_S = 1.0
 # What /proc says of a process that does not run: stopped, traced, dead.
 _NOT_RUNNING = "TtZXx"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
-    """The worker that a watchdog looks after."""
-
-    job: str
-    worker: str
-    pid: int
-    secret: str  # hexadecimal
-    store: str
-    lease: str
-    lease_s: float
-    silence_s: float
-    unresponsive_s: float
-
-    @property
-    def beat_s(self) -> float:
-        """Between two signs of life, so that a lease can still be renewed when some are missing."""
-        return min(self.lease_s / _BEATS_PER_LEASE, self.silence_s / 16)
 
 
 def is_running(pid: int) -> bool:
@@ -90,6 +64,8 @@ class Watchdog:
         self._next = 0.0
         self._told: tuple[tuple[Address, ...], bool] | None = None
         self._unsent = b""  # a pipe may take a part of a line
+        # `stop` comes from another thread: nothing may be written to a descriptor that it closes.
+        self._writing = threading.Lock()
 
     @staticmethod
     def wanted(settings: Settings) -> bool:
@@ -128,11 +104,12 @@ class Watchdog:
         self._write(json.dumps({"to": [str(each) for each in news[0]], "leads": leads}))
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None or process.stdin is None:
-            return
-        with contextlib.suppress(OSError):
-            process.stdin.close()
+        with self._writing:
+            process, self._process = self._process, None
+            if process is None or process.stdin is None:
+                return
+            with contextlib.suppress(OSError):
+                process.stdin.close()
         try:
             process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -140,18 +117,19 @@ class Watchdog:
             process.wait()
 
     def _write(self, line: str) -> None:
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        self._unsent = self._unsent or f"{line}\n".encode()
-        try:
-            self._unsent = self._unsent[os.write(process.stdin.fileno(), self._unsent) :]
-        except BlockingIOError:
-            # The watchdog is stopped, or slow: send everything that it must know again.
-            self._told = None
-        except OSError as error:
-            _log.warning("watchdog.gone why=%r", str(error))
-            self._process = None
+        with self._writing:
+            process = self._process
+            if process is None or process.stdin is None:
+                return
+            self._unsent = self._unsent or f"{line}\n".encode()
+            try:
+                self._unsent = self._unsent[os.write(process.stdin.fileno(), self._unsent) :]
+            except BlockingIOError:
+                # The watchdog is stopped, or slow: send everything that it must know again.
+                self._told = None
+            except OSError as error:
+                _log.warning("watchdog.gone why=%r", str(error))
+                self._process = None
 
 
 class _Guard:
@@ -160,19 +138,20 @@ class _Guard:
     def __init__(self, charge: Charge, environment: Mapping[str, str]) -> None:
         self._charge = charge
         self._tls = Tls.from_environment(environment)
-        self._codec = Codec(MESSAGES)
         self._heard_at = time.monotonic()
         self._to: tuple[Address, ...] = ()
         self._leads = False
-        self._open: dict[Address, Channel] = {}
-        self._store: Store | None = None
-        self._speaking = False
+        self._heartbeats: Heartbeats | None = None
+        self._reported = False
 
     def run(self, pipe: TextIO) -> None:
         """Until the worker closes the pipe."""
         rest = ""
+        patience_s = MISSED_BEATS * self._charge.beat_s
         while True:
-            ready, _, _ = select.select([pipe], [], [], self._charge.beat_s)
+            left_s = self._heard_at + patience_s - time.monotonic()
+            wait_s = left_s if left_s > 0 else self._charge.beat_s
+            ready, _, _ = select.select([pipe], [], [], wait_s)
             if ready:
                 text = os.read(pipe.fileno(), 65536).decode()
                 if not text:
@@ -180,7 +159,7 @@ class _Guard:
                 *lines, rest = (rest + text).split("\n")
                 for line in lines:
                     self._on_beat(json.loads(line))
-            elif time.monotonic() - self._heard_at > _MISSED_BEATS * self._charge.beat_s:
+            elif time.monotonic() - self._heard_at >= patience_s:
                 self._on_quiet(time.monotonic() - self._heard_at)
 
     def _on_beat(self, news: dict[str, object]) -> None:
@@ -190,57 +169,30 @@ class _Guard:
             assert isinstance(addresses, list)
             self._to = tuple(Address.parse(str(each)) for each in addresses)
             self._leads = bool(news["leads"])
-        if self._speaking:
-            self._speaking = False
-            for channel in self._open.values():
-                channel.close()
-            self._open.clear()
+        self._fall_silent()
+        self._reported = False
 
     def _on_quiet(self, quiet_s: float) -> None:
         if quiet_s > self._charge.unresponsive_s or not is_running(self._charge.pid):
+            self._fall_silent()
             return
-        if not self._speaking:
-            self._speaking = True
+        if self._heartbeats is not None:
+            return
+        if not self._reported:
+            self._reported = True
             _log.warning(
                 "the agent of %s has not run for %.1f s; the process is running, so the script may "
                 "hold the GIL: sending heartbeats for it",
                 self._charge.worker,
                 quiet_s,
             )
-        if self._leads:
-            self._renew()
-        for address in self._to:
-            self._vouch(address)
+        self._heartbeats = Heartbeats(self._charge, to=self._to, leads=self._leads, tls=self._tls)
+        self._heartbeats.begin()
 
-    def _renew(self) -> None:
-        here = self._charge
-        try:
-            if self._store is None:
-                secret = bytes.fromhex(here.secret)
-                self._store = open_store(here.store, job=here.job, secret=secret, tls=self._tls)
-            self._store.keep_alive(here.lease, here.lease_s)
-        except EdlError as error:
-            _log.warning("the lease of %s was not renewed: %s", here.worker, error)
-
-    def _vouch(self, address: Address) -> None:
-        here = self._charge
-        try:
-            channel = self._open.get(address)
-            if channel is None:
-                channel = self._open[address] = Channel(
-                    address,
-                    job=here.job,
-                    secret=bytes.fromhex(here.secret),
-                    codec=self._codec,
-                    timeout_s=_DIAL_S,
-                    tls=self._tls,
-                )
-            channel.send(Alive(worker=WorkerId(here.worker), generation=0))
-        except EdlError as error:
-            _log.warning("%s cannot be told that %s runs: %s", address, here.worker, error)
-            lost = self._open.pop(address, None)
-            if lost is not None:
-                lost.close()
+    def _fall_silent(self) -> None:
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
+            heartbeats.end()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from edl.types import Address
+from edl.wire.lines import LimitedLines
 from edl.wire.loop import READ, Loop
 from edl.wire.stream import listening, reason, tune
 
@@ -45,6 +46,8 @@ class Door:
         self._make_room = make_room
         self._listeners: list[socket.socket] = []
         self._closed = False
+        # While descriptors are short, one line for each pause would fill the disk.
+        self._pauses = LimitedLines(log, "wire.accept paused")
 
     def listen(self, host: str, port: int) -> Address:
         """Any thread: the port is bound at once, callers are let in by the loop."""
@@ -81,11 +84,8 @@ class Door:
             except ConnectionAbortedError:
                 continue  # the caller hung up before it was let in
             except OSError as error:
-                log.warning(
-                    "wire.accept paused code=%s why=%r",
-                    errno.errorcode.get(error.errno or 0),
-                    reason(error),
-                )
+                code = errno.errorcode.get(error.errno or 0)
+                self._pauses.log(logging.WARNING, f"code={code} why={reason(error)!r}")
                 self._pause(listener)
                 return
             try:

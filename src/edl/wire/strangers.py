@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 
 from edl.errors import WrongSecret
+from edl.wire.lines import LINES_S, LimitedLines
 from edl.wire.loop import Loop
 from edl.wire.peer import Peer
 
@@ -30,8 +31,6 @@ log = logging.getLogger("edl.wire")
 MAX_UNPROVEN = 2048
 # Honest callers answer within milliseconds; this allows for a busy machine and a long way.
 EVICT_AFTER_S = 1.0
-# So many lines, and then none until the time is over.
-LINES, LINES_S = 20, 10.0
 
 
 def default_limit() -> int:
@@ -56,9 +55,7 @@ class Strangers:
         self._unproven: dict[Peer, None] = {}
         self._inbound = 0
         self._timing = False
-        self._lines = 0
-        self._kept_back = 0
-        self._lines_until = 0.0
+        self._refusals = LimitedLines(log, "wire.refused")
         self._full_logged_until = 0.0
 
     @property
@@ -107,7 +104,7 @@ class Strangers:
         """End it, and leave a line: a wrong proof is worth a look, a wrong number is not."""
         level = logging.WARNING if isinstance(error, WrongSecret) else logging.INFO
         if peer.inbound or level == logging.WARNING:
-            self._note(level, peer.name, why)
+            self._refusals.log(level, f"peer={peer.name} why={why!r}")
         self._drop(peer, why)
 
     def stumbled(self, peer: Peer) -> bool:
@@ -127,18 +124,3 @@ class Strangers:
                 return
             what = "connect" if peer.connecting else "handshake"
             self.refuse(peer, f"no {what} with {peer.name} within {self._timeout_s} s")
-
-    def _note(self, level: int, name: str, why: str) -> None:
-        if not log.isEnabledFor(level):
-            return
-        now = time.monotonic()
-        if now >= self._lines_until:
-            if self._kept_back:
-                log.log(level, "wire.refused more=%d connections, not listed", self._kept_back)
-            self._lines = self._kept_back = 0
-            self._lines_until = now + LINES_S
-        if self._lines < LINES:
-            self._lines += 1
-            log.log(level, "wire.refused peer=%s why=%r", name, why)
-        else:
-            self._kept_back += 1

@@ -30,6 +30,7 @@ def main() -> None:
             edl.notify_batch_end()
             if not held and go.exists() and go.read_text() == os.environ["EDL_WORKER"]:
                 held = True
+                print("holds the GIL", flush=True)
                 # PyDLL, unlike CDLL, keeps the GIL while the function runs.
                 ctypes.PyDLL(None).usleep(ctypes.c_uint(int(options.hold * 1e6)))
                 print("held the GIL", flush=True)
