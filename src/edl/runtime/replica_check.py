@@ -33,7 +33,8 @@ Sums = Callable[[], list[tuple[str, str]]]
 _ADVICE = (
     "A new worker starts with the job's state, but not with the script's own variables: compute "
     "schedules from edl.step() instead of a counter of your own, and pass other objects that "
-    "change during training to edl.register(obj). With --on-divergence warn the job goes on, with "
+    "change during training to edl.register(obj), or to edl.register(obj, same=False) where their "
+    "values may differ between workers. With --on-divergence warn the job goes on, with "
     "resync it also copies the state of {reference} to the workers that differ"
 )
 
