@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edl.config import Settings
@@ -9,13 +11,14 @@ from edl.protocol.messages import (
     Adjusted,
     AdjustmentRecord,
     Finished,
+    Migrate,
     Parts,
     Refusal,
     ScaleIn,
     ScaleOut,
     Undone,
 )
-from edl.protocol.requests import Final, Requests, choose_leavers, scale_out_fault
+from edl.protocol.requests import Final, Requests, choose_leavers, choose_movers, scale_out_fault
 from edl.types import Gpu, WorkerId
 from tests.seeded.cast import SETTINGS, first, joiner, names, w
 
@@ -108,6 +111,21 @@ def test_a_scale_out_that_cannot_be_granted_says_why(
     fault = scale_out_fault(first(0, 1), message, Settings(max_workers=limit))
     assert reason in fault
     assert bool(fault) == bool(reason)
+
+
+@pytest.mark.parametrize("name", ["w\x1b[31m2", "w 2", "w,2", "../w2", "", "w" * 129])
+def test_a_newcomer_with_another_kind_of_name_is_refused(name: str) -> None:
+    members, plain = first(0, 1), joiner(2)
+    for newcomer in (
+        replace(plain, worker=WorkerId(name)),
+        replace(plain, slot=Gpu(name, 0)),
+    ):
+        fault = scale_out_fault(members, ScaleOut(request_id="r", joiners=(newcomer,)), SETTINGS)
+        message = Migrate(request_id="r", workers=names(1), gpus=(), joiners=(newcomer,))
+        assert choose_movers(members, message, SETTINGS) == ((), fault)
+        assert "letters, digits, '.', '_' and '-'" in fault
+        assert fault.isprintable()
+        assert len(fault) < 200
 
 
 def test_without_names_the_highest_ranks_leave_and_the_leader_last() -> None:

@@ -22,9 +22,9 @@ from edl.protocol.messages import (
 )
 from edl.protocol.recorded import Deed
 from edl.protocol.topology import Generation
-from edl.types import WorkerId
+from edl.types import NAME, Gpu, WorkerId
 
-__all__ = ["Final", "Requests", "choose_leavers", "choose_movers", "scale_out_fault"]
+__all__ = ["Final", "Requests", "choose_leavers", "choose_movers", "name_fault", "scale_out_fault"]
 
 Final = Refusal | Adjusted | Undone | Finished
 
@@ -107,9 +107,9 @@ def scale_out_fault(generation: Generation, message: ScaleOut, settings: Setting
     size, limit, add = generation.size, settings.max_workers, len(message.joiners)
     if not add:
         return "scale_out of 0 workers; give at least one"
-    known = _known_joiner(generation, message)
-    if known:
-        return known
+    fault = _joiner_fault(generation, message)
+    if fault:
+        return fault
     if limit and size + add > limit:
         room = max(0, limit - size)
         return f"{size} workers and {add} more are over --max {limit}; add at most {room}"
@@ -156,7 +156,7 @@ def choose_movers(
     size, add = generation.size, len(message.joiners)
     after = size - len(leavers) + add
     least, most = settings.min_workers, settings.max_workers
-    fault = fault or _known_joiner(generation, message)
+    fault = fault or _joiner_fault(generation, message)
     if fault:
         return (), fault
     if not leavers or not add:
@@ -173,8 +173,24 @@ def choose_movers(
     return leavers, ""
 
 
-def _known_joiner(generation: Generation, message: ScaleOut | Migrate) -> str:
+def name_fault(worker: WorkerId, slot: Gpu) -> str:
+    """Why a worker cannot have this name or slot; empty if it can.
+
+    Names come from other processes, and reach terminals, logs and paths.
+    """
+    for what, name in (("worker", worker), ("host", slot.host)):
+        if not NAME.fullmatch(name):
+            return (
+                f"{what} {name[:64]!a} is no name; give up to 128 letters, digits, '.', '_' and '-'"
+            )
+    return ""
+
+
+def _joiner_fault(generation: Generation, message: ScaleOut | Migrate) -> str:
     for joiner in message.joiners:
+        fault = name_fault(joiner.worker, joiner.slot)
+        if fault:
+            return fault
         if joiner.worker in generation:
             return f"worker {joiner.worker} is in the job already; start a new one"
     return ""
