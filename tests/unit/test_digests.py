@@ -162,7 +162,7 @@ def test_a_registered_modules_parameters_are_compared_and_its_buffers_are_not() 
     assert average.state_dict()["module.1.num_batches_tracked"] == 1
     assert list(flat_settings("x", compared(average), scalar)) == before
     with torch.no_grad():
-        average.module[0].bias += 1
+        average.get_parameter("module.0.bias").add_(1)
     after = dict(flat_settings("x", compared(average), scalar))
     assert {name for name, value in before if after[name] != value} == {"x module.0.bias"}
 
