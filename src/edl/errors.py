@@ -10,6 +10,7 @@ EdlError
 |   +-- GroupBroken     a collective group that can no longer be used
 |       +-- BuildFailed one that was never built; names the peers it could not reach
 +-- StoreError          the coordination store: unreachable or contradictory
+|   +-- StoreRefused    the store that `edl run` serves does not accept this process's secret
 +-- DataError           a file of the dataset: vanished, shorter than it was, or not what it says
 +-- CheckpointError     a checkpoint that could not be written or read; training is not harmed
 +-- Diverged            the workers' replicas of the model are not equal any more
@@ -37,6 +38,7 @@ __all__ = [
     "PeerError",
     "Refused",
     "StoreError",
+    "StoreRefused",
     "TimedOut",
     "UnknownJob",
     "UsageError",
@@ -92,6 +94,10 @@ class BuildFailed(GroupBroken):
 
 class StoreError(EdlError):
     """The coordination store is unreachable or contradicts itself."""
+
+
+class StoreRefused(StoreError):
+    """The store and this process hold different secrets, or TLS failed; waiting does not help."""
 
 
 class DataError(EdlError):

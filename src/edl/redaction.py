@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-__all__ = ["redact_text", "redact_url"]
+__all__ = ["HIDDEN", "redact_text", "redact_url"]
 
 HIDDEN = "***"
 # USER:PASSWORD@ after two slashes. A password that is not quoted may hold any character, so all up

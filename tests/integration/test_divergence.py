@@ -127,3 +127,22 @@ def test_no_checkpoint_is_made_of_replicas_that_differ(start: Start, tmp_path: P
     assert "step 30" in result.why
     assert "not started again" in result.why
     assert [path.name[-2:] for path in sorted(folder.glob("step-*"))] == ["10", "20"]
+
+
+@pytest.mark.parametrize("registered", ["average", "total"])
+def test_registered_values_that_rightly_differ_do_not_stop_the_job(
+    start: Start, registered: str
+) -> None:
+    job = start("own_values.py", "--registers", registered, workers=2)
+    result = job.wait(60)
+    assert result.state == "finished", result.why
+    assert not any(event.what == "replicas.diverged" for event in job.events())
+
+
+def test_a_total_that_is_compared_stops_the_job_with_advice(start: Start) -> None:
+    job = start("own_values.py", "--registers", "total", "--compared", workers=2)
+    result = job.wait(60)
+    assert result.state == "failed"
+    assert "registered Total" in result.why
+    assert result.first_failure is not None
+    assert "edl.register(obj, same=False)" in result.first_failure.traceback

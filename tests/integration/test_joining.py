@@ -114,16 +114,19 @@ def test_a_joiner_on_the_loopback_of_another_machine_is_refused_with_what_to_set
     assert (result.state, result.adjustments) == ("finished", ())
 
 
-def test_a_joiner_with_a_wrong_secret_prints_one_line(
-    start: Start, log: Path, tmp_path: Path
+@pytest.mark.parametrize("run", ["", "first"])
+def test_a_joiner_with_a_wrong_secret_prints_one_line_at_once(
+    start: Start, log: Path, tmp_path: Path, run: str
 ) -> None:
     end, secret = tmp_path / "end", tmp_path / "secret"
     job = start("journal.py", *endless(log, end), workers=1, name="known")
     secret.write_text("00" * 32)
     environment = outside(job, store_of(job), "127.0.0.1", EDL_SECRET_FILE=str(secret))
+    environment["EDL_RUN"] = run
     command = [sys.executable, str(SCRIPTS / "journal.py"), *endless(log, end)]
+    # It would ask for EDL_REQUEST_TIMEOUT_S, 60 s.
     told = refused(
-        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=40)
     )
     assert "edl: store" in told
     assert "refused the connection" in told

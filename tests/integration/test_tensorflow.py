@@ -124,3 +124,12 @@ def test_a_worker_that_leaves_does_not_destroy_its_pipeline(start: Start, tmp_pa
     for worker in ("w0", "w1"):
         log = (job.folder / "logs" / f"{worker}.log").read_text()
         assert "pipelines not destroyed: 1" in log
+
+
+def test_a_registered_metric_does_not_stop_the_job(start: Start) -> None:
+    job = start("tensorflow_metric.py", workers=2)
+    result = job.wait(120)
+    assert result.state == "finished", result.why
+    assert not any(event.what == "replicas.diverged" for event in job.events())
+    means = [text for text in job.logs() if "| mean " in text]
+    assert len({text.partition("| ")[2] for text in means}) == 2, "the metrics do not differ"

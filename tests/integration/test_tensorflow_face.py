@@ -289,3 +289,25 @@ def test_without_tensorflow_it_says_what_to_install(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "pip install 'edl-elastic[tensorflow]'" in done.stderr
+
+
+def test_a_metric_and_a_layers_statistics_are_not_compared_but_a_counter_is() -> None:
+    alone(
+        """
+edl.init()
+count = edl.register(tf.Variable(3.0))
+mean = edl.register(keras.metrics.Mean())
+norm = keras.layers.BatchNormalization()
+norm.build((None, 1))
+edl.register(norm)
+edl.register(tf.Variable(4.0), same=False)
+before = edl._here().settings()
+mean.update_state([1.0, 2.0])
+norm.moving_mean.assign([5.0])
+assert edl._here().settings() == before
+count.assign(4.0)
+norm.gamma.assign([6.0])
+differing = set(edl._here().settings()) - set(before)
+assert sorted(value for _, value in differing) == ["4.0", "6.0"], differing
+"""
+    )

@@ -14,6 +14,7 @@ from edl.protocol.leader import Leader
 from edl.protocol.recorded import Deed, Recorded
 from edl.protocol.standing import Knows
 from edl.protocol.topology import Generation, draw_again, draw_next
+from edl.types import Gpu, WorkerId
 from tests.seeded.cast import first, joiner, member, names, sent, w
 
 SETTINGS = Settings(register_timeout_s=10.0, silence_s=4.0, lease_s=1.0)
@@ -59,6 +60,20 @@ def test_a_founder_that_ends_before_the_job_began_ends_the_start_for_everybody()
         Send(peer=11, message=word),
         Dismiss(why=why, failed=True),
     ]
+
+
+def test_a_worker_with_another_kind_of_name_is_turned_away() -> None:
+    made = leader()
+    for changed in (
+        replace(member(1), worker=WorkerId("w\x1b[31m1")),
+        replace(member(1), slot=Gpu("node 1", 0)),
+    ):
+        (sent_back,) = made.on_message(7, replace(register(1), member=changed), 0.0)
+        assert isinstance(sent_back, Send)
+        assert isinstance(sent_back.message, m.Rejected)
+        assert "is no name" in sent_back.message.reason
+    # w0 and w1 still found the job.
+    assert "worker.registered" in told(made.on_message(7, register(1), 0.0))
 
 
 def test_a_founder_that_ends_while_the_store_founds_the_job_is_an_ordinary_loss() -> None:

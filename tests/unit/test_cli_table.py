@@ -151,6 +151,8 @@ def test_one_event_is_one_line() -> None:
     )
     expected = "adjust.complete gen=2 step=320 request=4f2 joined=w1 total_s=1.25"
     assert event_line(event) == expected
+    hostile = replace(event, request_id="4\x1b[2Jf\n2")
+    assert event_line(hostile) == expected.replace("4f2", r"4\x1b[2Jf\n2")
 
 
 def test_at_the_terminal_an_adjustment_is_told_without_its_parts() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl.runtime.digests import combined, digest_bytes, flat_settings, part_of, slices_of
-from edl.torch.digests import StateDigests, hyperparameters, scalar, weighted_sum
+from edl.torch.digests import StateDigests, compared, hyperparameters, scalar, weighted_sum
 from edl.torch.state import State, load_optimizer
 from tests.seeded.cast import drawn
 
@@ -151,3 +151,23 @@ def test_unusual_tensors_have_a_digest() -> None:
     model.c = torch.nn.Parameter(torch.ones(0))
     found = StateDigests(State(models=[model])).digests(0, 1)()
     assert [name for name, _ in found] == ["a", "b"]
+
+
+def test_a_registered_modules_parameters_are_compared_and_its_buffers_are_not() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+    average = torch.optim.swa_utils.AveragedModel(model)
+    before = list(flat_settings("x", compared(average), scalar))
+    model(torch.ones(2, 1))
+    average.update_parameters(model)
+    assert average.state_dict()["module.1.num_batches_tracked"] == 1
+    assert list(flat_settings("x", compared(average), scalar)) == before
+    with torch.no_grad():
+        average.get_parameter("module.0.bias").add_(1)
+    after = dict(flat_settings("x", compared(average), scalar))
+    assert {name for name, value in before if after[name] != value} == {"x module.0.bias"}
+
+
+def test_a_schedulers_numbers_are_compared() -> None:
+    _, _, optimizer = replica("sgd")
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    assert ("x last_epoch", "0.0") in list(flat_settings("x", compared(scheduler), scalar))

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from edl.protocol.divergence import Divergence, Subject, differences, explain, find_divergence
+from edl.protocol.divergence import (
+    Divergence,
+    Resync,
+    Subject,
+    choose_resync,
+    differences,
+    explain,
+    find_divergence,
+)
 from edl.protocol.ledger import MapLedger
 from edl.protocol.progress import Progress
 from edl.protocol.record import Kind, StepRecord
@@ -26,7 +34,13 @@ def test_equal_digests_are_no_divergence() -> None:
 
 def test_the_minority_differs() -> None:
     (found,) = find_divergence(settings(5, 9, 9))
-    assert found == Divergence(subject=Subject.SETTINGS, step=7, reference=w(1), differing=names(0))
+    assert found == Divergence(
+        subject=Subject.SETTINGS,
+        step=7,
+        reference=w(1),
+        differing=names(0),
+        agreeing=names(1, 2),
+    )
 
 
 def test_without_a_majority_the_lowest_rank_is_right() -> None:
@@ -104,3 +118,30 @@ def test_an_explanation_without_values_still_says_who() -> None:
     assert explain(found, {}) == (
         "replicas diverged at step 7: w1 differs from w0 in parameters or optimizer state"
     )
+
+
+def resync_of(*digests: tuple[int, int]) -> Resync:
+    """Of settings and state, as each worker has them."""
+    records = (record(step=7, settings_digest=a, state_digest=b) for a, b in digests)
+    return choose_resync(find_divergence(round_of(*records)))
+
+
+def test_a_resync_has_a_source_that_differs_in_nothing() -> None:
+    # w2 differs in settings and w0 in state; w0 is the reference of the settings.
+    assert resync_of((5, 9), (5, 8), (6, 8)) == Resync(source=w(1), targets=names(2, 0))
+
+
+def test_a_resync_takes_the_reference_where_it_is_right_in_everything() -> None:
+    assert resync_of((5, 8), (6, 8), (5, 8)) == Resync(source=w(0), targets=names(1))
+    assert resync_of((6, 8), (5, 8), (5, 8), (5, 9)) == Resync(source=w(1), targets=names(0, 3))
+
+
+def test_a_resync_without_a_worker_that_is_right_in_everything_keeps_the_majoritys_state() -> None:
+    # Settings: no majority, so w0 is right. State: w0 alone differs.
+    chosen = resync_of((5, 9), (6, 8), (7, 8))
+    assert (chosen.source, sorted(chosen.targets)) == (w(1), sorted(names(0, 2)))
+
+
+def test_a_worker_whose_state_is_not_known_is_no_source_for_state() -> None:
+    # w0's state was not digested in this round.
+    assert resync_of((5, 0), (5, 8), (6, 8), (5, 9)).source == w(1)

@@ -198,3 +198,23 @@ def test_halves_are_summed_in_float32() -> None:
     gradients["a"][:] = 60000.0
     bucket.fill(1 / 3, None)
     assert bucket.views[0].tolist() == [20000.0] * 3
+
+
+class Count:
+    def __init__(self) -> None:
+        self.value = 3
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+def test_an_object_registered_with_same_false_is_not_compared_but_sent() -> None:
+    plugin = Plugin(None, Reduction())
+    plugin.register(Count(), same=False)
+    assert plugin.settings() == []
+    plugin.register(Count(), same=True)
+    assert plugin.settings() == [("registered Count (1) value", "3.0")]
+    assert len(plugin.registered) == 2

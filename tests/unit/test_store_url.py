@@ -90,3 +90,27 @@ def test_a_run_is_a_folder_of_its_own_below_the_job() -> None:
 def test_no_part_of_a_password_is_shown(password: str) -> None:
     shown = redact_url(f"etcd://edl:{password}@10.0.0.1:2379/jobs?ca=x")
     assert shown == "etcd://edl:***@10.0.0.1:2379/jobs?ca=x"
+
+
+@pytest.mark.parametrize("user", ["edl", "e/dl"])
+@pytest.mark.parametrize("password", ["s3/cret", "s3?cret", "s3#cret", "12/34", "s3@12/34", "p?"])
+def test_a_password_that_is_not_encoded_is_not_quoted(user: str, password: str) -> None:
+    with pytest.raises(
+        UsageError, match="percent-encode /, \\?, # and @ in the password"
+    ) as caught:
+        StoreUrl.parse(f"etcd://{user}:{password}@10.0.0.1:2379/jobs", login=True)
+    assert "etcd://***@10.0.0.1:2379/jobs" in str(caught.value)
+    for part in ("s3", "cret", "12", "34", "edl"):
+        assert part not in str(caught.value).replace("10.0.0.1:2379", "")
+
+
+@pytest.mark.parametrize("password", ["[s3cret]", "s3cret\u2100", "[s3cret"])
+def test_a_password_that_makes_no_url_is_not_quoted(password: str) -> None:
+    with pytest.raises(UsageError, match="is no URL") as caught:
+        StoreUrl.parse(f"etcd://edl:{password}@10.0.0.1:2379", login=True)
+    assert "cret" not in str(caught.value)
+
+
+def test_an_at_sign_that_is_encoded_is_no_login() -> None:
+    url = StoreUrl.parse("etcds://host:1?ca=/etc/a%40b.pem", options=frozenset({"ca"}))
+    assert (url.user, url.options) == (None, {"ca": "/etc/a@b.pem"})

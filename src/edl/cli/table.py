@@ -247,7 +247,7 @@ def status_view(job: str, status: Status) -> RenderableType:
         names = ", ".join(adjustment.workers)
         parts.append(
             Text(
-                f"{adjustment.kind} {adjustment.request_id}: {adjustment.phase} "
+                f"{adjustment.kind} {_printable(adjustment.request_id)}: {adjustment.phase} "
                 f"({names}; {adjustment.age_s:.1f} s)",
                 style="yellow",
             )
@@ -339,7 +339,13 @@ def event_line(event: Event | Happened) -> str:
         if value != ""
     )
     request = f" request={event.request_id}" if event.request_id else ""
-    return f"{clock}{event.what} gen={event.generation} step={event.step}{request} {fields}".strip()
+    line = f"{clock}{event.what} gen={event.generation} step={event.step}{request} {fields}".strip()
+    return _printable(line)
+
+
+def _printable(text: str) -> str:
+    """The text with control characters escaped: a requester chooses its request's id."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def brief_event_line(event: Happened) -> str:

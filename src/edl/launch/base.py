@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Protocol
 
 from edl.config import DIVERGENCE_POLICIES, STRAGGLER_POLICIES
@@ -29,8 +30,8 @@ __all__ = [
 MOST_AT_ONCE = 1024
 # A fault of the machine is over after one or two; what is not would not be after ten either.
 RESTARTS = 3
-# Every interface: an address to listen on, but none to dial.
-UNDIALLABLE = frozenset({"", "*", "0", "0.0.0.0", "::", "[::]"})
+# Every interface in other words than IPv4's and IPv6's own.
+WORDS_FOR_ALL = frozenset({"", "*", "0"})
 INTERVAL = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -70,7 +71,7 @@ class JobSpec:
         """Whether the job can be started as described; UsageError says why not."""
         low, high, count = self.min_workers, self.max_workers, self.workers
         self._check_texts()
-        if self.host in UNDIALLABLE:
+        if _listens_everywhere(self.host):
             raise UsageError(
                 f"--host {self.host or repr('')} cannot be dialled by workers and clients, which "
                 "are told this address; give the one address of this machine that the other "
@@ -150,6 +151,14 @@ class JobSpec:
         usual = self.keep or gpus or min(2, self.slots or 2)
         count = max(self.workers or usual, self.min_workers)
         return min(count, self.max_workers) if self.max_workers else count
+
+
+def _listens_everywhere(host: str) -> bool:
+    """Whether it means every interface: an address to listen on, but none to dial."""
+    try:
+        return ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return host in WORDS_FOR_ALL
 
 
 def checkpoint_interval(text: str) -> tuple[int, float]:

@@ -44,7 +44,11 @@ class ArrayPlugin(BasePlugin):
         self.adapter = adapter
         self.state = ArrayState(adapter, str(reduction))
         self._holding = Holding(
-            self.state.registered, take=self._rates, give=self._set_rates, slow=self._is_slow
+            self.state.registered,
+            take=self._rates,
+            give=self._set_rates,
+            slow=self._is_slow,
+            compared=self._compared,
         )
         if identity is not None and (identity.founders > 1 or identity.request_id):
             # Now, while the context is prepared, and where its absence is told to the script.
@@ -112,6 +116,10 @@ class ArrayPlugin(BasePlugin):
     def _is_slow(self, holder: Holder) -> bool:
         """Whether it is too much to copy this registered object at every step."""
         return False
+
+    def _compared(self, holder: Holder) -> object:
+        """The part of a registered object's state that must be equal on all workers."""
+        return holder.state_dict()
 
     def _rates(self) -> dict[str, Array]:
         """Schedules write into these variables, so they are held with registered objects."""

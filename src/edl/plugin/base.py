@@ -97,6 +97,10 @@ class BasePlugin:
     def registered(self) -> list[Holder]:
         return self.state.registered
 
+    def register(self, holder: Holder, *, same: bool) -> None:
+        """`same`: the values of this object are equal on all workers."""
+        self._holding.register(holder, same=same)
+
     @property
     def reduced(self) -> bool:
         return self.reducer.reduced

@@ -54,8 +54,9 @@ class Plugin(Protocol):
     @property
     def session(self) -> Session: ...
 
-    @property
-    def registered(self) -> list[Holder]: ...
+    def register(self, holder: Holder, *, same: bool) -> None:
+        """`same`: the values of this object are equal on all workers."""
+        ...
 
     @property
     def reduced(self) -> bool:
@@ -106,10 +107,14 @@ def shutdown() -> None:
     _here().session.shutdown()
 
 
-def register(holder: _Registered) -> _Registered:
-    """Let new workers receive this too: an LR scheduler, GradScaler, EMA, your own counters."""
+def register(holder: _Registered, *, same: bool = True) -> _Registered:
+    """Let new workers receive this too: an LR scheduler, GradScaler, EMA, your own counters.
+
+    Its numbers are compared between workers at every step. `same=False`: they may differ, as those
+    of a metric of each worker's own samples or of a random generator do, and are not compared.
+    """
     checked_holder(holder)
-    _here().registered.append(holder)
+    _here().register(holder, same=same)
     return holder
 
 

@@ -43,7 +43,8 @@ class Holding:
 
     `take` and `give` are for what the plug-in holds beside registered objects, such as learning
     rates, which schedules write into the optimizer. `slow`: reading this object costs too much to
-    do it at every step, however small it is.
+    do it at every step, however small it is. `compared`: the part of an object's state that must be
+    equal on all workers.
     """
 
     def __init__(
@@ -53,14 +54,23 @@ class Holding:
         take: Callable[[], Any],
         give: Callable[[Any], None],
         slow: Callable[[Holder], bool] = lambda holder: False,
+        compared: Callable[[Holder], object] = lambda holder: holder.state_dict(),
     ) -> None:
         self._registered = registered
         self._take = take
         self._give = give
         self._slow = slow
+        self._compared = compared
+        self._may_differ: set[int] = set()  # indexes of objects whose values are not compared
         self._held: dict[int, dict[str, Any]] = {}
         self._light: dict[int, bool] = {}
         self._rest: Any = None
+
+    def register(self, holder: Holder, *, same: bool) -> None:
+        """`same`: the values of this object are equal on all workers."""
+        if not same:
+            self._may_differ.add(len(self._registered))
+        self._registered.append(holder)
 
     def hold(self, *, heavy: bool, slow: bool = True) -> None:
         """`slow`: those that are too much for every step, too."""
@@ -80,14 +90,14 @@ class Holding:
             self._give(self._rest)
 
     def settings(self, scalar: Callable[[Any], object]) -> Iterator[tuple[str, str]]:
-        """Plain values of registered objects; those that are too much for every step are left out.
+        """Plain values of registered objects that must be equal on all workers.
 
-        `scalar`: see `flat_settings`.
+        Objects that are too much for every step are left out. `scalar`: see `flat_settings`.
         """
         for index, holder in enumerate(self._registered):
-            if self._is_light(index, holder):
+            if index not in self._may_differ and self._is_light(index, holder):
                 name = f"registered {type(holder).__name__} ({index})"
-                yield from flat_settings(name, holder.state_dict(), scalar)
+                yield from flat_settings(name, self._compared(holder), scalar)
 
     def _is_light(self, index: int, holder: Holder) -> bool:
         """Whether it can be copied at every step without anybody noticing."""

@@ -15,6 +15,7 @@ from edl.protocol.conductor import Conductor
 from edl.protocol.effects import Dismiss, Effect, Send
 from edl.protocol.founding import Founding
 from edl.protocol.recovery import Recovery
+from edl.protocol.requests import name_fault
 from edl.protocol.topology import Generation
 from edl.protocol.unreached import UNNAMED, Unreached, unreached_text
 from edl.protocol.voice import Voice
@@ -60,6 +61,10 @@ class Arrivals:
     def on_register(self, peer: int, message: m.Register, now: float) -> list[Effect]:
         worker, adjustment = message.member.worker, self.conductor.adjustment
         generation, first = self.conductor.generation, self.founding.generation
+        fault = name_fault(worker, message.member.slot)
+        if fault:
+            rejected = m.Rejected(request_id=message.request_id, reason=fault, finished=False)
+            return [Send(peer=peer, message=rejected)]
         if worker in self.left_out:
             out = m.Out(generation=self.conductor.last_number, why=self.left_out[worker])
             return [Send(peer=peer, message=out)]

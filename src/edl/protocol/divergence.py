@@ -21,7 +21,9 @@ __all__ = [
     "Difference",
     "Divergence",
     "Items",
+    "Resync",
     "Subject",
+    "choose_resync",
     "differences",
     "explain",
     "find_divergence",
@@ -47,12 +49,24 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """Replicas differ in a round. `reference` is the worker whose replica counts as right."""
+    """Replicas differ in a round. `reference` is the worker whose replica counts as right.
+
+    `agreeing` and `differing` have every worker whose digest is known, in rank order.
+    """
 
     subject: Subject
     step: int
     reference: WorkerId
     differing: tuple[WorkerId, ...]
+    agreeing: tuple[WorkerId, ...] = ()  # with the reference, which is one of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resync:
+    """Who sends its whole replica to whom, so that all are equal again."""
+
+    source: WorkerId
+    targets: tuple[WorkerId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +107,31 @@ def _divergence(subject: Subject, step: int, known: Mapping[WorkerId, int]) -> D
         digest = next(iter(known.values()))
     reference = next(worker for worker, its in known.items() if its == digest)
     differing = tuple(worker for worker, its in known.items() if its != digest)
-    return Divergence(subject=subject, step=step, reference=reference, differing=differing)
+    agreeing = tuple(worker for worker, its in known.items() if its == digest)
+    return Divergence(
+        subject=subject, step=step, reference=reference, differing=differing, agreeing=agreeing
+    )
+
+
+def choose_resync(diverged: Sequence[Divergence]) -> Resync:
+    """One source for everything that differs, since a replica is sent as a whole.
+
+    The source is right in every subject, and a reference if one of them is. Where nobody is right
+    in every subject, the source is the reference of the state: the script sets hyperparameters
+    again, but nobody else has those parameters. All who differ from the source are targets.
+    """
+    candidates = [found.reference for found in diverged]
+    candidates += [worker for found in diverged for worker in found.agreeing]
+    right = [w for w in candidates if all(w in found.agreeing for found in diverged)]
+    most_lasting = max(diverged, key=lambda found: found.subject is Subject.STATE)
+    source = right[0] if right else most_lasting.reference
+    targets: list[WorkerId] = []
+    for found in diverged:
+        targets += found.differing
+        if source not in found.agreeing:
+            targets += found.agreeing
+    others = tuple(dict.fromkeys(worker for worker in targets if worker != source))
+    return Resync(source=source, targets=others)
 
 
 def differences(found: Divergence, items: Mapping[WorkerId, Items]) -> list[Difference]:

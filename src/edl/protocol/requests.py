@@ -22,9 +22,9 @@ from edl.protocol.messages import (
 )
 from edl.protocol.recorded import Deed
 from edl.protocol.topology import Generation
-from edl.types import NAME, WorkerId
+from edl.types import NAME, Gpu, WorkerId
 
-__all__ = ["Final", "Requests", "choose_leavers", "choose_movers", "scale_out_fault"]
+__all__ = ["Final", "Requests", "choose_leavers", "choose_movers", "name_fault", "scale_out_fault"]
 
 Final = Refusal | Adjusted | Undone | Finished
 
@@ -173,13 +173,24 @@ def choose_movers(
     return leavers, ""
 
 
+def name_fault(worker: WorkerId, slot: Gpu) -> str:
+    """Why a worker cannot have this name or slot; empty if it can.
+
+    Names come from other processes, and reach terminals, logs and paths.
+    """
+    for what, name in (("worker", worker), ("host", slot.host)):
+        if not NAME.fullmatch(name):
+            return (
+                f"{what} {name[:64]!a} is no name; give up to 128 letters, digits, '.', '_' and '-'"
+            )
+    return ""
+
+
 def _joiner_fault(generation: Generation, message: ScaleOut | Migrate) -> str:
     for joiner in message.joiners:
-        if not NAME.fullmatch(joiner.worker):
-            return (
-                f"worker {joiner.worker!r} cannot join; its name must have 1 to 128 letters, "
-                "digits, '.', '_' and '-'"
-            )
+        fault = name_fault(joiner.worker, joiner.slot)
+        if fault:
+            return fault
         if joiner.worker in generation:
             return f"worker {joiner.worker} is in the job already; start a new one"
     return ""

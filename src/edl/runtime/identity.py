@@ -11,10 +11,11 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from edl.config import Settings
 from edl.errors import EdlError, UsageError
@@ -23,6 +24,8 @@ from edl.types import NAME, Gpu, JobHandle, WorkerId
 from edl.wire.tls import Tls
 
 __all__ = ["Identity", "identify", "refuse_foreign_launchers"]
+
+_Number = TypeVar("_Number", int, float)
 
 # Variables by which other launchers tell a process its rank; two masters cannot both be right.
 _FOREIGN = {
@@ -81,7 +84,23 @@ def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
     refuse_foreign_launchers(known)
     if "EDL_JOB" not in known:
         return None
+    run = known.get("EDL_RUN", "")
     joins = known.get("EDL_JOIN", "") == "1"
+    if not joins or known.get("EDL_REQUEST", ""):
+        identity = _identity(known, joins=joins)
+        return replace(identity, store=with_run(identity.store, run))
+    # Imported here, because it asks on behalf of the identity above.
+    from edl.runtime.joining import let_in
+
+    try:
+        return let_in(_identity(known, joins=True), run)
+    except EdlError as error:
+        _print_without_traceback(error)
+        raise
+
+
+def _identity(known: Mapping[str, str], *, joins: bool) -> Identity:
+    """What the variables say; UsageError names the one that is absent or wrong."""
     needed = ["EDL_SECRET_FILE"] if joins else ["EDL_SECRET_FILE", "EDL_WORKER"]
     absent = [name for name in needed if name not in known]
     if "EDL_STORE" not in known and "EDL_STORE_FILE" not in known:
@@ -94,32 +113,37 @@ def identify(environment: Mapping[str, str] | None = None) -> Identity | None:
             raise UsageError(
                 f"{variable}={name!r} is no name; give up to 128 letters, digits, '.', '_' and '-'"
             )
-    run = known.get("EDL_RUN", "")
-    identity = Identity(
+    return Identity(
         job=JobHandle(known["EDL_JOB"]),
         worker=WorkerId(known.get("EDL_WORKER", "") or _own_name()),
-        slot=Gpu.parse(
-            known.get("EDL_SLOT", f"{socket.gethostname()}:0" if joins else "localhost:0")
-        ),
+        slot=_slot(known, joins=joins),
         bind=known.get("EDL_HOST", "127.0.0.1"),
         store=_store_url(known),
         secret=_secret(known["EDL_SECRET_FILE"]),
         request_id=known.get("EDL_REQUEST", ""),
-        founders=int(known.get("EDL_FOUNDERS", "1") or "1"),
-        spawned_at=float(known.get("EDL_SPAWNED_AT", "0") or "0"),
+        founders=_number(known, "EDL_FOUNDERS", int, 1),
+        spawned_at=_number(known, "EDL_SPAWNED_AT", float, 0.0),
         settings=Settings.from_environment(known),
         tls=Tls.from_environment(known),
     )
-    if joins and not identity.request_id:
-        # Imported here, because it asks on behalf of the identity above.
-        from edl.runtime.joining import let_in
 
-        try:
-            return let_in(identity, run)
-        except EdlError as error:
-            _print_without_traceback(error)
-            raise
-    return replace(identity, store=with_run(identity.store, run))
+
+def _slot(known: Mapping[str, str], *, joins: bool) -> Gpu:
+    text = known.get("EDL_SLOT", f"{socket.gethostname()}:0" if joins else "localhost:0")
+    try:
+        return Gpu.parse(text)
+    except UsageError as error:
+        raise UsageError(f"EDL_SLOT: {error}") from None
+
+
+def _number(
+    known: Mapping[str, str], variable: str, kind: Callable[[str], _Number], default: _Number
+) -> _Number:
+    text = known.get(variable, "")
+    try:
+        return kind(text) if text else default
+    except ValueError:
+        raise UsageError(f"{variable}={text!r} is no number; unset it") from None
 
 
 def _print_without_traceback(error: EdlError) -> None:

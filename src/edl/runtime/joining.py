@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from edl.errors import (
     EdlError,
@@ -21,6 +21,7 @@ from edl.errors import (
     PeerError,
     Refused,
     StoreError,
+    StoreRefused,
     TimedOut,
     UsageError,
     WrongSecret,
@@ -34,6 +35,7 @@ from edl.store.url import with_run
 from edl.types import Address
 from edl.wire.channel import Channel
 from edl.wire.codec import Codec
+from edl.wire.stream import listening
 
 __all__ = ["let_in"]
 
@@ -41,12 +43,15 @@ PAUSE_S = 0.2
 ANSWER_S = 5.0
 CURRENT_KEY = "current"
 
+Host = IPv4Address | IPv6Address
+
 
 def let_in(identity: Identity, run: str) -> Identity:
     """Ask until the leader expects this worker; returns who it is then.
 
     Raises Refused or JobFinished if it is not wanted, TimedOut if nobody answers.
     """
+    here = _own_address(identity.bind)
     if not run:
         run = _present_run(identity)
     store = with_run(identity.store, run)
@@ -57,8 +62,9 @@ def let_in(identity: Identity, run: str) -> Identity:
     last, pause = "nobody answered", threading.Event()
     while now() < deadline:
         try:
-            answer = _ask(replace(identity, store=store), request)
-        except WrongSecret:
+            answer = _ask(replace(identity, store=store), request, here)
+        except (StoreRefused, WrongSecret):
+            # A wrong secret does not become right by waiting.
             raise
         except (PeerError, StoreError, TimedOut) as error:
             answer, last = None, str(error)
@@ -99,12 +105,12 @@ def _present_run(identity: Identity) -> str:
     return str(json.loads(found)["run"])
 
 
-def _ask(identity: Identity, request: m.ScaleOut) -> object:
+def _ask(identity: Identity, request: m.ScaleOut, here: Host) -> object:
     """The leader's first word on it; None while nobody leads."""
     leader = _leader(identity)
     if leader is None:
         return None
-    _check_host(identity, leader.address)
+    _check_host(identity, here, leader.address)
     with Channel(
         leader.address,
         job=identity.job,
@@ -117,23 +123,37 @@ def _ask(identity: Identity, request: m.ScaleOut) -> object:
         return channel.receive(ANSWER_S)
 
 
-def _check_host(identity: Identity, leader: Address) -> None:
-    """Refuse to join with an address that only processes of this machine can reach."""
-    if not _is_loopback(identity.bind) or _is_loopback(leader.host):
+def _own_address(bind: str) -> Host:
+    """The address that this worker will listen on; UsageError if it cannot."""
+    try:
+        with listening(bind, 0) as probe:
+            return _address_of(probe.getsockname()[0])
+    except UsageError as error:
+        raise UsageError(
+            f"EDL_HOST={bind}: {error}; set EDL_HOST to an address of this machine"
+        ) from None
+
+
+def _check_host(identity: Identity, here: Host, leader: Address) -> None:
+    """Refuse to join with an address that the other workers cannot reach."""
+    if here.is_unspecified:
+        what = "every address of this machine and none to dial"
+    elif here.is_loopback and not _address_of(leader.host).is_loopback:
+        what = "the loopback of this machine"
+    else:
         return
+    name = identity.bind if identity.bind == str(here) else f"{identity.bind} ({here})"
     address = _address_towards(leader)
     raise UsageError(
-        f"EDL_HOST is {identity.bind}, the loopback of this machine, but the leader of job "
+        f"EDL_HOST is {name}, {what}, but the leader of job "
         f"{identity.job} listens at {leader}: the other workers could not reach this process; set "
         f"EDL_HOST={address or 'to the address of this machine in that network'}"
     )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _address_of(host: str) -> Host:
+    address = ip_address(host.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _address_towards(other: Address) -> str:

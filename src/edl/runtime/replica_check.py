@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 
 from edl.config import Settings
-from edl.protocol.divergence import Divergence, Items, Subject, explain
+from edl.protocol.divergence import Divergence, Items, Subject, choose_resync, explain
 from edl.runtime.digests import combined
 from edl.runtime.framework import Framework, Group
 from edl.types import WorkerId
@@ -33,8 +33,9 @@ Sums = Callable[[], list[tuple[str, str]]]
 _ADVICE = (
     "A new worker starts with the job's state, but not with the script's own variables: compute "
     "schedules from edl.step() instead of a counter of your own, and pass other objects that "
-    "change during training to edl.register(obj). With --on-divergence warn the job goes on, with "
-    "resync it also copies the state of {reference} to the workers that differ"
+    "change during training to edl.register(obj), or to edl.register(obj, same=False) where their "
+    "values may differ between workers. With --on-divergence warn the job goes on, with "
+    "resync it also copies the state of {source} to the workers that differ"
 )
 
 
@@ -135,9 +136,9 @@ class ReplicaCheck:
         return f"{explain(found, {})}; this worker has {values or 'none'}"
 
     @staticmethod
-    def advice(found: Divergence) -> str:
+    def advice(diverged: Sequence[Divergence]) -> str:
         """What to do about it."""
-        return _ADVICE.format(reference=found.reference)
+        return _ADVICE.format(source=choose_resync(diverged).source)
 
 
 def _now(sums: Sums) -> Sums:

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from edl.config import Settings
 from edl.errors import Diverged, GroupBroken, Leave, UsageError
-from edl.protocol.divergence import Divergence
+from edl.protocol.divergence import Divergence, choose_resync
 from edl.protocol.events import Parted, ReplicasDiffer, Settled, SwitchDecided, Through
 from edl.protocol.progress import Ledger, Progress, Round, StepPlan, Verdict
 from edl.protocol.record import STOP, Kind, StepRecord, pack, unpack
@@ -424,7 +424,7 @@ class Rounds:
         ]
         if policy == "stop":
             text = "; ".join(text for _, text in news)
-            raise Diverged(f"{text}\n{self.check.advice(decided.diverged[0])}")
+            raise Diverged(f"{text}\n{self.check.advice(decided.diverged)}")
         for found, text in news:
             log.warning("replicas.diverged policy=%s %s", policy, text)
             self._report("replicas.diverged", found, text)
@@ -449,9 +449,9 @@ class Rounds:
         assert self.progress is not None
         assert self.group is not None
         generation, group = self.progress.generation, self.group
-        source = generation.rank(diverged[0].reference)
-        differing = {worker for found in diverged for worker in found.differing}
-        targets = sorted({generation.rank(worker) for worker in differing} - {source})
+        chosen = choose_resync(diverged)
+        source = generation.rank(chosen.source)
+        targets = sorted(generation.rank(worker) for worker in chosen.targets)
         with self.waiting():
             for target in targets:
                 if group.rank == source:
@@ -464,8 +464,8 @@ class Rounds:
         self._resyncs += 1
         if self._resyncs & (self._resyncs - 1) == 0:
             # A script that makes replicas differ at every step would flood the events.
-            names = ", ".join(sorted(differing))
-            text = f"state of {diverged[0].reference} copied to {names}"
+            names = ", ".join(sorted(chosen.targets))
+            text = f"state of {chosen.source} copied to {names}"
             log.warning("replicas.resynced times=%d %s", self._resyncs, text)
             self._report("replicas.resynced", diverged[0], text, times=self._resyncs)
 

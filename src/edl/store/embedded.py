@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-from edl.errors import PeerError, StoreError, WrongSecret
+from edl.errors import PeerError, StoreError, StoreRefused, WrongSecret
 from edl.store.base import EMBEDDED_SCHEME, Swap, Versioned
 from edl.store.service import (
     MESSAGES,
@@ -261,7 +261,7 @@ class EmbeddedStore:
                     raise StoreError(f"this client of store {self._address} is closed")
                 # A wrong secret does not become right by waiting.
                 if self._refused:
-                    raise StoreError(
+                    raise StoreRefused(
                         f"store {self._address} refused the connection: {self._problem}"
                     )
                 if left <= 0:

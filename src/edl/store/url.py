@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from edl.errors import UsageError
-from edl.redaction import redact_url
+from edl.redaction import HIDDEN, redact_url
 from edl.types import Address
 
 __all__ = ["StoreUrl", "segment", "with_run"]
@@ -65,7 +65,18 @@ class StoreUrl:
         try:
             parts = urlsplit(url)
         except ValueError as error:
-            raise UsageError(f"store {shown!r} is no URL: {error}") from None
+            # Its text may quote the password.
+            why = "" if "@" in url else f": {error}"
+            raise UsageError(f"store {shown!r} is no URL{why}") from None
+        if url.count("@") > parts.netloc.count("@"):
+            # What was taken for the host is a part of the login.
+            scheme, _, rest = url.partition("://")
+            hidden = f"{scheme}://{HIDDEN}@{rest.rpartition('@')[2]}"
+            raise UsageError(
+                f"store {redact_url(hidden)!r} has an '@' behind a '/', '?' or '#'; "
+                "percent-encode /, ?, # and @ in the password (%2F, %3F, %23, %40), and @ in a "
+                "prefix or an option"
+            )
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         run = given.pop("run", "")
         if unknown := sorted(set(given) - options):

@@ -140,11 +140,16 @@ def function(step: Callable[..., Any] | None = None, **options: Any) -> Any:
     return _Function(step, **options)
 
 
-def register(holder: Any) -> Any:
+def register(holder: Any, *, same: bool = True) -> Any:
     """Let new workers receive this too: anything with `state_dict()` and `load_state_dict()`, or
     with TensorFlow's variables, such as a metric or a tf.Module; a variable itself; or a Keras
-    callback that remembers something, such as EarlyStopping."""
-    _register(_holder_of(holder))
+    callback that remembers something, such as EarlyStopping.
+
+    Its numbers are compared between workers at every step, but not those of a Keras metric.
+    `same=False`: they may differ, as those of a count of each worker's own samples or of a random
+    generator do, and are not compared.
+    """
+    _register(_holder_of(holder), same=same)
     return holder
 
 

@@ -16,11 +16,12 @@ import tensorflow as tf
 from edl.errors import UsageError
 from edl.plugin.adapter import Array
 from edl.plugin.arrays import ArrayPlugin
+from edl.plugin.holding import Holder
 from edl.plugin.reducing import Reduction
 from edl.runtime.identity import Identity
 from edl.tensorflow import traced
 from edl.tensorflow.model import Models
-from edl.tensorflow.registered import Memories, Memory
+from edl.tensorflow.registered import Memories, Memory, Variables
 from edl.tensorflow.told import ASK, REDUCE, UPDATE, Told
 
 if TYPE_CHECKING:
@@ -161,6 +162,9 @@ class Plugin(ArrayPlugin):
     def _is_slow(self, holder: object) -> bool:
         """Callbacks change between steps, and one that keeps the best weights is as large."""
         return isinstance(holder, (Memory, Memories))
+
+    def _compared(self, holder: Holder) -> object:
+        return holder.compared() if isinstance(holder, Variables) else super()._compared(holder)
 
     def all_reduce(self, array: Array, op: str) -> Array:
         # It may break after the update, and then it has to be known which updates were made.

@@ -16,12 +16,12 @@ import tensorflow as tf
 from edl.errors import UsageError
 from edl.runtime.tensorfile import NAMES
 
-__all__ = ["Memories", "Memory", "holder_of", "is_remembered"]
+__all__ = ["Memories", "Memory", "Variables", "holder_of", "is_remembered"]
 
 _log = logging.getLogger(__name__)
 
 
-class _Variables:
+class Variables:
     """A metric, a module, or a variable."""
 
     def __init__(self, held: Any) -> None:
@@ -32,6 +32,18 @@ class _Variables:
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": [np.array(variable) for variable in self._each()]}
+
+    def compared(self) -> list[Any]:
+        """Values that must be equal on all workers.
+
+        A metric counts its own worker's rows, and a layer's statistics and random seeds are its
+        own worker's too.
+        """
+        if isinstance(self._held, keras.metrics.Metric):
+            return []
+        if isinstance(self._held, keras.layers.Layer):
+            return [np.array(variable) for variable in self._held.trainable_variables]
+        return [np.array(variable) for variable in self._each()]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         mine = self._each()
@@ -230,7 +242,7 @@ def holder_of(given: Any) -> Any:
     if isinstance(given, keras.callbacks.Callback):
         return Memory(given)
     if hasattr(given, "assign") or hasattr(given, "variables"):
-        return _Variables(given)
+        return Variables(given)
     raise UsageError(
         "edl.register needs state_dict() and load_state_dict(), TensorFlow's variables, or a Keras "
         "callback; "

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
+from edl.plugin.holding import Holder
 from edl.runtime.digests import digest_bytes, flat_settings, part_of, slices_of
 from edl.torch.state import State
 
-__all__ = ["StateDigests", "hyperparameters", "scalar", "weighted_sum"]
+__all__ = ["StateDigests", "compared", "hyperparameters", "scalar", "weighted_sum"]
 
 _BY_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BLOCK = 4096
@@ -44,6 +45,17 @@ def hyperparameters(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[tup
             for key in sorted(key for key in group if key != "params"):
                 name = f"optimizer {number} group {index} {key}"
                 yield from flat_settings(name, group[key], scalar)
+
+
+def compared(holder: Holder) -> object:
+    """The part of a registered object's state that must be equal on all workers.
+
+    A module's buffers, such as BatchNorm's `num_batches_tracked`, and what else it adds to its
+    `state_dict` come from its own worker's samples.
+    """
+    if isinstance(holder, torch.nn.Module):
+        return dict(holder.named_parameters())
+    return holder.state_dict()
 
 
 class StateDigests:

@@ -22,7 +22,7 @@ from edl.runtime.framework import BuildOptions, Group, Relay
 from edl.runtime.identity import Identity
 from edl.runtime.session import Session
 from edl.runtime.tensorfile import Tensors
-from edl.torch.digests import StateDigests, hyperparameters, scalar
+from edl.torch.digests import StateDigests, compared, hyperparameters, scalar
 from edl.torch.reducer import Reducer
 from edl.torch.snapshot import capture, install
 from edl.torch.state import State
@@ -45,6 +45,7 @@ class Plugin(BasePlugin):
             take=self._rates,
             give=self._set_rates,
             slow=lambda h: isinstance(h, torch.amp.GradScaler) and self.device.type != "cpu",
+            compared=compared,
         )
         self._digests = StateDigests(self.state)
         self.session = Session(self, identity)
