@@ -36,9 +36,17 @@ def everything_ends(history: History) -> list[str]:
         faults.append(f"not over after {history.ended_at:.0f} s: {history.stuck}")
     if history.state not in ("finished", "stopped") and not history.fenced_at:
         left = [worker for worker in survivors(history) if worker not in _through(history)]
-        if left or not history.faulty:
+        # A joiner may be killed in a calm world too, and may be the only one that was left.
+        if left or not (history.faulty or _last_were_killed(history)):
             faults.append(f"the store says {history.state!r} of the job, though {left} survived")
     return faults
+
+
+def _last_were_killed(history: History) -> bool:
+    """Whether everybody that the last recorded generation goes on with was killed."""
+    last = history.recorded[-1].settled() if history.recorded else None
+    ends = [history.exits.get(worker) for worker in last.workers()] if last is not None else []
+    return bool(ends) and all(end is not None and end.status == KILLED for end in ends)
 
 
 def _through(history: History) -> set[WorkerId]:

@@ -217,7 +217,7 @@ def draw_plan(seed: int) -> Plan:
         plan.lag_spikes = 0.05
     if rng.random() < 0.2:
         plan.slow_messages = 0.05
-    if plan.losses and plan.lag_spikes:
+    if (plan.losses or plan.snaps) and plan.lag_spikes:
         # A founder that lost its connection must have time to come back, however late it notices.
         plan.settings = replace(plan.settings, register_timeout_s=12.0)
     if rng.random() < (0.2 if hurry else 0.1):

@@ -106,7 +106,7 @@ class Leader:
                 self.liveness.vouch(worker, now)
                 self.recovery.on_vouched(worker, now)
             case m.Stuck():
-                return self.on_stuck(message, now)
+                return self.on_stuck(message, now) or self._dismiss_if_lost(peer, message)
             case m.Ready():
                 return self.arrivals.on_ready(message, now)
             case m.RendezvousKey() | m.RendezvousEntry():
@@ -182,6 +182,16 @@ class Leader:
         if self._broke_before(message) and not self.recovery.active:
             effects += self.recovery.begin(now)
         return effects
+
+    def _dismiss_if_lost(self, peer: int, message: m.Stuck) -> list[Effect]:
+        """One that was frozen may wake after the job went on, with its connection still open."""
+        generation = self.conductor.generation
+        if generation is None or self.over or self.recovery.busy:
+            return []
+        if message.worker in generation or message.worker not in self.recovery.lost:
+            return []
+        why = "the job went on without this worker"
+        return [Send(peer=peer, message=m.Out(generation=generation.number, why=why))]
 
     def _broke_before(self, message: m.Stuck) -> bool:
         """A leaver broke in the generation before, where others may wait for a dead one as well.

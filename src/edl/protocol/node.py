@@ -209,6 +209,9 @@ class Node:
         """Another worker leads, by the store's word."""
         led, was_over = self.leader is not None, self.leader is not None and self.leader.over
         self.leader, self._over = None, self._over or was_over
+        if self._past is not None and known.token > self._past.leader_revision:
+            # This leader answers requests that the handover still calls open.
+            self._past = None
         if led and (self.worker.state is State.LEAVING or (was_over and self.standing.ended)):
             # Its word that it has taken over may be lost; the store's is as good.
             return [MayGo()]

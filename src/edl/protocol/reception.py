@@ -134,6 +134,8 @@ class Reception:
             )
         elif not self.conductor.founded:
             reason = "the job is starting"
+        elif self.conductor.leaves:
+            reason = "the leader changes"  # its successor knows what became of earlier requests
         elif self.recovery.busy:
             reason = f"recovering from a failure ({self.recovery.stage.value})"
         if reason:

@@ -171,7 +171,8 @@ class Worker:
         built = GroupBuilt(generation=number, worker=self.me.worker, build_s=build_s)
         self._built[number] = built
         self._say(built)
-        if self.generation is None and not generation.founding and not generation.mended:
+        is_newcomer = self.generation is None and self.me.worker in generation.newcomers
+        if is_newcomer and not generation.founding and not generation.mended:
             # A newcomer waits in-band from here on: the first round of the new group is its step.
             return [Begin(generation=generation)]
         return []
