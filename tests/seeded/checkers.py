@@ -355,9 +355,10 @@ def _undone_by_a_failure(history: History, mine: list[Committed], told: float) -
 
     One of the joiners may die in the first step, in a world that is calm otherwise. Then all that
     a joiner ever did was done in that one generation, which was replaced, and before its requester
-    heard of the undo; but one that slept ends the step that it was in.
+    heard of the undo; but one that slept ends the step that it was in. A member that notices a lost
+    connection after `reconnect_s` is called lost too.
     """
-    failed = history.faulty or history.lost
+    failed = history.faulty or history.lost or bool(history.touched)
     numbers = {commit.generation for commit in mine}
     replaced = any(g.mended and g.number > min(numbers) for g in history.recorded)
     after = [commit for commit in mine if commit.time > told]

@@ -35,11 +35,21 @@ def everything_ends(history: History) -> list[str]:
     if history.stuck:
         faults.append(f"not over after {history.ended_at:.0f} s: {history.stuck}")
     if history.state not in ("finished", "stopped") and not history.fenced_at:
-        left = [worker for worker in survivors(history) if worker not in _through(history)]
+        done = _through(history) | _gave_up(history)
+        left = [worker for worker in survivors(history) if worker not in done]
         # A joiner may be killed in a calm world too, and may be the only one that was left.
         if left or not (history.faulty or _last_were_killed(history)):
             faults.append(f"the store says {history.state!r} of the job, though {left} survived")
     return faults
+
+
+def _gave_up(history: History) -> set[WorkerId]:
+    """Founders that did not come together in time, though one of them founded the job unseen."""
+    return {
+        worker
+        for worker, end in history.exits.items()
+        if end.status == 1 and history.faulty and _hopeless(history, worker, end)
+    }
 
 
 def _last_were_killed(history: History) -> bool:

@@ -38,12 +38,14 @@ REMEMBERED = {
     839: "an old leader that never hears that its successor has taken over",
     873: "an heir that goes before it has the office, when the job ends",
     948: "a founder that hears of the next generation before it hears of the first",
+    7005305: "a founder that missed its founding, and enters a generation that fell meanwhile",
     20523: "a key asked for long ago, won from a leader that is well, and followers told late",
 }
 # The same, in worlds where workers are moved.
 REMEMBERED_MIGRATIONS = {
     384: "one whose way to a successor is long, and that is called lost while all train",
     934: "a successor that slept, and calls those lost that wait to be heard",
+    7014442: "a founder that missed its founding, and enters a generation that it is to leave",
 }
 # The same, in worlds where workers are moved and die.
 REMEMBERED_BOTH = {
@@ -51,6 +53,8 @@ REMEMBERED_BOTH = {
     2079: "an heir that waits for the store, does not answer, and is called lost",
     21017: "a leader that goes last, and waits for a leaver while its successor should act",
     900690: "a leader that has left and awaits a successor, when the end of the job is told",
+    7007633: "a leader that has handed over, and says undone of a migration that stands",
+    7018338: "a newcomer that wakes after it was lost, and is never told that it is out",
     4105938: "a leader that leaves, whose only successor dies, and a former generation's leavers",
 }
 # The same, in worlds where workers die.
@@ -62,6 +66,7 @@ REMEMBERED_CRASHES = {
     6183: "an heir whose office nobody needs any more, for the end is told",
     6561: "a lost member that comes back and builds what the failure has undone",
     7167: "a leader that awaits its successor and calls those lost that have turned to it",
+    7009171: "an heir that leads late, by a handover that another leader made outdated",
 }
 
 

@@ -489,6 +489,39 @@ def test_a_lost_handover_is_sent_again_to_the_successor_alone() -> None:
     assert not sent(effects, m.Handover)
 
 
+def test_a_leader_that_has_handed_over_answers_retry_to_every_request() -> None:
+    """Its successor knows what became of the requests before."""
+    leader = announced(LEADER_OUT)
+    leader.on_switch_decided(2, 2, 3.0)
+    leader.conductor.adjustment = None  # as after a failure
+    move = m.Migrate(request_id="move", workers=names(0), gpus=(), joiners=(joiner(3),))
+    for message in (move, m.ScaleIn(request_id="in2", workers=names(0), gpus=(), count=0), OUT):
+        (answer,) = answers(leader.on_message(20, message, 4.0))
+        assert isinstance(answer, m.Retry)
+        assert answer.reason == "the leader changes"
+
+
+def test_a_lost_worker_that_wakes_with_its_connection_open_is_told_that_it_is_out() -> None:
+    leader = founded()
+    lost(leader, 1)
+    stuck = m.Stuck(generation=1, worker=w(1), why="a peer has gone")
+    (answer,) = answers(leader.on_message(11, stuck, 90.0))
+    assert isinstance(answer, m.Out)
+    # A worker that nobody has heard of is no member that was lost.
+    unknown = m.Stuck(generation=1, worker=w(9), why="a peer has gone")
+    assert leader.on_message(30, unknown, 90.0) == []
+
+
+def lost(leader: Leader, number: int) -> None:
+    """The job goes on without this worker."""
+    leader.on_message(0, m.ProcessEnded(request_id="", worker=w(number), why="killed"), 5.0)
+    target = leader.recovery.target
+    assert target is not None
+    leader.on_message(0, built(0, target.number), 6.0)
+    stored(leader, target.number)
+    assert leader.conductor.generation == target
+
+
 def past_of(leader: Leader, now: float) -> m.Handover:
     return handed_over(leader.conductor, (), leader.voice, now)
 

@@ -334,6 +334,16 @@ def test_a_vacant_key_is_taken_so() -> None:
     assert machine.step(gone, 1.0) == [contest(1, expected=0)]
 
 
+def test_a_handover_is_outdated_once_another_worker_has_led() -> None:
+    """That one may have answered what the handover calls open."""
+    machine = heir()
+    steps(machine, Heard(peer=-1, message=handover()))
+    steps(machine, swapped(2, 7, done=False), VACANT)
+    effects = steps(machine, swapped(1, 9))
+    assert not sent(effects, m.HandoverTaken)
+    assert machine.leader is not None
+
+
 def test_a_handover_heard_twice_is_confirmed_twice() -> None:
     machine = heir()
     steps(machine, Heard(peer=-1, message=handover()), swapped(1, 7))

@@ -145,6 +145,18 @@ def test_a_newcomer_begins_as_soon_as_its_group_stands() -> None:
     assert worker.take() == [GroupBuilt(generation=2, worker=w(2), build_s=0.1)]
 
 
+def test_a_founder_that_missed_its_founding_does_not_begin_in_a_later_generation() -> None:
+    """It begins when it hears that the first one was founded, or that it is out."""
+    worker = founder()
+    worker.on_linked()
+    worker.on_message(Prepare(generation=first(0, 1)))
+    worker.on_group_stands(1, 0.1)
+    stays, leaves = second(), second(number=3, leaves=(1,))
+    for later in (stays, leaves):
+        worker.on_message(Prepare(generation=later))
+        assert Begin(generation=later) not in worker.on_group_stands(later.number, 0.1)
+
+
 def test_a_group_that_stands_too_late_is_dropped() -> None:
     worker = trained()
     worker.on_message(Prepare(generation=second()))
