@@ -477,6 +477,7 @@ def test_a_leader_that_leaves_hands_over() -> None:
     assert isinstance(word, m.Handover)
     assert (word.leader_revision, word.generation_revision, word.last_number) == (3, 12, 2)
     assert word.generation.workers() == names(1)
+    assert not word.failed
 
 
 def test_a_lost_handover_is_sent_again_to_the_successor_alone() -> None:
@@ -487,6 +488,29 @@ def test_a_lost_handover_is_sent_again_to_the_successor_alone() -> None:
     assert [peer for peer, _ in sent(effects, m.Handover)] == [14]
     effects = leader.on_message(15, m.Hail(worker=w(9), generation=2, last=2), 4.0)
     assert not sent(effects, m.Handover)
+
+
+def test_a_successor_recovers_at_once_if_a_failure_carried_the_switch_out() -> None:
+    """The failure may have been the old leader's impression only, and all train on."""
+    leader = Leader(me=w(0), token=3, settings=Settings(), founders=3, peer=0)
+    everyone = ((0, 0), (11, 1), (12, 2))
+    for peer, number in everyone:
+        leader.on_message(peer, register(number), 0.0)
+        leader.on_message(peer, ready(number), 0.0)
+    for peer, number in everyone:
+        leader.on_message(peer, built(number, 1), 0.0)
+    stored(leader, 1)
+    leader.on_message(20, LEADER_OUT, 1.0)
+    for peer, number in everyone:
+        leader.on_message(peer, built(number, 2), 2.0)
+    stored(leader, 2)
+    gone = m.ProcessEnded(request_id="", worker=w(2), why="killed")
+    ((peer, handover),) = sent(leader.on_message(0, gone, 3.0), m.Handover)
+    assert isinstance(handover, m.Handover)
+    assert (peer, handover.generation.workers(), handover.failed) == (11, names(1, 2), True)
+    successor = Leader(me=w(1), token=8, settings=Settings(), founders=3, peer=0)
+    successor.take_over(handover, 4.0)
+    assert successor.recovery.active
 
 
 def test_a_leader_that_has_handed_over_answers_retry_to_every_request() -> None:

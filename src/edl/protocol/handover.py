@@ -19,7 +19,12 @@ __all__ = ["handed_over", "open_switch", "reopened"]
 
 
 def handed_over(
-    conductor: Conductor, parting: Iterable[WorkerId], voice: Voice, now: float
+    conductor: Conductor,
+    parting: Iterable[WorkerId],
+    voice: Voice,
+    now: float,
+    *,
+    failed: bool = False,
 ) -> Handover:
     """What the successor needs; the open switch is its to finish."""
     assert conductor.generation is not None
@@ -36,6 +41,7 @@ def handed_over(
         deeds=tuple(conductor.deeds),
         recent=chronicle.since(chronicle.seq - 200),
         open_switch=open_switch(conductor.adjustment, now, parting),
+        failed=failed,
     )
 
 

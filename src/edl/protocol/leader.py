@@ -323,7 +323,9 @@ class Leader:
         if past.open_switch is not None:
             self.recovery.owing = set(past.open_switch.parting)
             self.recovery.expect(past.open_switch.parting, now)
-        return [conductor.word(), *self.voice.tell("leader.changed", leader=self.me)]
+        effects = [conductor.word(), *self.voice.tell("leader.changed", leader=self.me)]
+        # Nobody may have noticed that failure but the old leader, and all may train on.
+        return [*effects, *self.recovery.begin(now)] if past.failed else effects
 
     # -- the training thread, and the store -------------------------------------------------
 
@@ -432,7 +434,13 @@ class Leader:
         if self.recovery.awaits_parting:
             return []  # it goes last of those who go
         self._passed = generation.number
-        past = handed_over(self.conductor, self.recovery.owing - {self.me}, self.voice, now)
+        past = handed_over(
+            self.conductor,
+            self.recovery.owing - {self.me},
+            self.voice,
+            now,
+            failed=self.recovery.is_successors,
+        )
         return [*self.voice.to([to], past), *self.parting.succeeded()]
 
     def _pass_on(self, effects: list[Effect], now: float) -> list[Effect]:

@@ -249,7 +249,11 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """Everything a leader knows that is not in the ledger, for its successor."""
+    """Everything a leader knows that is not in the ledger, for its successor.
+
+    `failed`: a failure carried the switch out, so that members may still train in the generation
+    before it; the successor must recover.
+    """
 
     generation: Generation
     leader_revision: int
@@ -262,6 +266,7 @@ class Handover:
     deeds: tuple[Deed, ...]
     recent: tuple[Happened, ...]
     open_switch: OpenSwitch | None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

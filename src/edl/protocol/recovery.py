@@ -245,6 +245,11 @@ class Recovery:
         return self.begin(now) if self.stage is Stage.BUILDING else []
 
     @property
+    def is_successors(self) -> bool:
+        """Whether a failure left this leader out, so that its successor must recover."""
+        return self._torn and self.stage is Stage.IDLE
+
+    @property
     def awaits_parting(self) -> bool:
         return bool(self.owing) and not self._torn
 
