@@ -53,6 +53,7 @@ REMEMBERED_BOTH = {
     2079: "an heir that waits for the store, does not answer, and is called lost",
     21017: "a leader that goes last, and waits for a leaver while its successor should act",
     900690: "a leader that has left and awaits a successor, when the end of the job is told",
+    9003548: "a newcomer that is lost, comes back, is lost at once, and outlives its undo",
     7007633: "a leader that has handed over, and says undone of a migration that stands",
     7018338: "a newcomer that wakes after it was lost, and is never told that it is out",
     4105938: "a leader that leaves, whose only successor dies, and a former generation's leavers",

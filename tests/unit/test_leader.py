@@ -536,6 +536,16 @@ def test_a_lost_worker_that_wakes_with_its_connection_open_is_told_that_it_is_ou
     assert leader.on_message(30, unknown, 90.0) == []
 
 
+def test_a_worker_that_connects_again_is_not_silent() -> None:
+    """Pings that it could not answer meanwhile do not count against it."""
+    leader = founded()
+    silence_s = leader.settings.silence_s
+    leader.on_tick(1.0)
+    leader.on_message(14, m.Hail(worker=w(1), generation=1, last=1), silence_s)
+    effects = [*leader.on_tick(silence_s + 0.5), *leader.on_tick(silence_s + 1.5)]
+    assert "worker.lost" not in told(effects)
+
+
 def lost(leader: Leader, number: int) -> None:
     """The job goes on without this worker."""
     leader.on_message(0, m.ProcessEnded(request_id="", worker=w(number), why="killed"), 5.0)

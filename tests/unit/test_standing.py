@@ -53,6 +53,22 @@ def test_a_zombie_sees_that_the_job_went_on_without_it() -> None:
     assert not place.is_eligible()
 
 
+def test_a_newcomer_whose_generation_was_undone_while_it_was_cut_off_goes() -> None:
+    """The failure that undid it made this worker forget what it had prepared."""
+    place = standing(newcomer=True)
+    joined = draw_next(
+        first(0, 2), number=2, joiners=[member(1)], leavers=(), token=1, request_id="r"
+    )
+    assert see(place, joined, 5) == []
+    after = draw_again(joined, number=3, dead=names(1), leader=w(0), token=1)
+    assert see(place, after, 6) == [Dismiss(why=OUT, failed=False)]
+
+
+def test_a_newcomer_that_nothing_was_recorded_of_waits() -> None:
+    place = standing(newcomer=True)
+    assert see(place, without(1), 5) == []
+
+
 def test_an_older_revision_is_no_news() -> None:
     place = standing()
     see(place, first(0, 1, 2), 5)

@@ -92,9 +92,11 @@ class Leader:
 
     def _on_message(self, peer: int, message: m.Message, now: float) -> list[Effect]:
         match message:
-            case m.Register():
+            case m.Register(member=member):
+                self.liveness.heard(member.worker)
                 return self.arrivals.on_register(peer, message, now)
-            case m.Hail():
+            case m.Hail(worker=worker):
+                self.liveness.heard(worker)
                 effects = self.arrivals.on_hail(peer, message, now)
                 return [*effects, *self.hand_over(now, to=message.worker)]
             case m.Ping(worker=worker):

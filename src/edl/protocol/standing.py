@@ -36,6 +36,7 @@ class Standing:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.recorded: tuple[Recorded, int] | None = None
+        self._was_member = False  # of any recorded generation
         self.ended = ""  # how the job ended; empty while it runs
         self.fenced = ""  # why this run of the job is over for good; empty while it is not
         self._watched = False  # whether a notification has told of a generation
@@ -51,6 +52,7 @@ class Standing:
         if self.recorded is not None and revision <= self.recorded[1]:
             return False
         self.recorded = (read_recorded(value), revision)
+        self._was_member = self._was_member or self.is_eligible()
         return True
 
     def fence_if_deleted(self, *, watched: bool) -> list[Effect]:
@@ -128,8 +130,11 @@ class Standing:
             return []
         last, here = self.recorded[0].generation, worker.generation
         if here is None:
-            known = any(number <= last.number for number in worker.prepared)
-            return worker.out("the adjustment was undone") if known else []
+            if any(number <= last.number for number in worker.prepared):
+                return worker.out("the adjustment was undone")
+            # A failure may have undone it, and what this worker had prepared is forgotten.
+            why = "the job went on without this worker"
+            return worker.out(why) if self._was_member else []
         # A planned leave may still be taken back; until then this worker has a step to put in.
         planned = not last.mended and worker.left_out_of(last.number)
         # The same number without this worker: everybody has committed the step it stayed for.
