@@ -345,7 +345,9 @@ def undone_is_harmless(history: History) -> list[str]:
             end = history.exits.get(worker)
             began = max(undone[0].time, history.started.get(worker, 0.0))
             late = (end.time if end else history.ended_at) - began
-            if worker in history.started and late > _GONE_S:
+            # Where nobody is left to lead, nobody is left to tell it either.
+            alone = end is not None and "has had no leader" in end.why
+            if worker in history.started and late > _GONE_S and not alone:
                 faults.append(f"{worker} was still there {late:.1f} s after it was undone")
     return faults
 
