@@ -67,6 +67,7 @@ REMEMBERED_CRASHES = {
     6183: "an heir whose office nobody needs any more, for the end is told",
     6561: "a lost member that comes back and builds what the failure has undone",
     7167: "a leader that awaits its successor and calls those lost that have turned to it",
+    10002116: "an heir that breaks, and an old leader that calls those lost that have turned to it",
     8011056: "a failure that only a leaving leader noticed, and a job that trains on",
     7009171: "an heir that leads late, by a handover that another leader made outdated",
 }

@@ -513,6 +513,14 @@ def test_a_successor_recovers_at_once_if_a_failure_carried_the_switch_out() -> N
     assert successor.recovery.active
 
 
+def test_a_leader_that_has_handed_over_calls_nobody_lost() -> None:
+    """The others have turned to its successor, which recovers."""
+    leader = announced(LEADER_OUT)
+    leader.on_switch_decided(2, 2, 3.0)
+    stuck = m.Stuck(generation=2, worker=w(1), why="a peer has gone")
+    assert leader.on_message(11, stuck, 4.0) == []
+
+
 def test_a_leader_that_has_handed_over_answers_retry_to_every_request() -> None:
     """Its successor knows what became of the requests before."""
     leader = announced(LEADER_OUT)

@@ -175,6 +175,8 @@ class Leader:
         generation = self.conductor.generation
         if self.over or generation is None:
             return []
+        if self._passed == generation.number:
+            return []  # the successor hears of it too, and the others have turned to it
         if message.worker not in generation and message.generation == generation.number:
             return self.parting.on_stuck(message, now)
         effects = self.recovery.on_stuck(message, now) if message.worker in generation else []
