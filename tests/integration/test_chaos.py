@@ -8,6 +8,8 @@ import pytest
 
 from tests.integration.chaos import chaos
 
+pytestmark = pytest.mark.paired
+
 QUICK = range(5)
 MORE = range(5, 20)
 

@@ -20,6 +20,8 @@ from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.judge import read_journal
 from tests.integration.networks import Namespace, OpenEtcd, cut_pair, outside, two_networks
 
+pytestmark = pytest.mark.paired
+
 SAMPLES, BATCH = 400, 40
 PATIENCE_S = 120.0
 # Each build of a group with both of them takes this long to fail.

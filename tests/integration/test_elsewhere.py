@@ -19,6 +19,8 @@ from tests.integration.conftest import SCRIPTS, Start
 from tests.integration.judge import read_journal
 from tests.integration.networks import Namespace, outside
 
+pytestmark = pytest.mark.paired
+
 SAMPLES = 400
 PATIENCE_S = 90.0
 

@@ -28,6 +28,8 @@ from tests.integration.conftest import SCRIPTS
 from tests.integration.judge import Journal, read_journal
 from tests.integration.networks import Namespace, OpenEtcd, address_taken, outside
 
+pytestmark = pytest.mark.paired
+
 SAMPLES, BATCH = 400, 40
 CHECKPOINT_STEPS = 3
 PATIENCE_S = 120.0
