@@ -162,7 +162,12 @@ class Collective:
 
     def _torn(self) -> bool:
         pairs = zip(self._order, (*self._order[1:], self._order[0]), strict=True)
-        return any(self.ground.cut_for(one, other) for one, other in pairs)
+        return any(
+            self.ground.cut_for(one, other)
+            for one, other in pairs
+            # One that went in good order had everything, and had sent it on.
+            if one not in self.gone and other not in self.gone
+        )
 
     def _give_up(self, member: WorkerId, view: Exchange) -> None:
         if view.open:
