@@ -14,7 +14,8 @@ import pytest
 from edl.launch.jobs import Failure, JobFolder, Result, claim
 from tests.contract.servers import until
 
-# Fills the disk of its own job when the launcher has written all that it needs to begin, then ends.
+# Fills the disk of its own job when the launcher has written all that it needs to begin. What it
+# prints then does not fit any more.
 FILLER = """
 import os, sys
 folder = os.environ["EDL_JOB_DIR"]
@@ -24,6 +25,8 @@ with open(os.path.join(folder, "logs", "ballast"), "wb", buffering=0) as file:
             file.write(b"x" * 4096)
     except OSError:
         pass
+print("x" * 100_000, flush=True)
+print("not flushed")
 sys.exit(int(sys.argv[1]))
 """
 

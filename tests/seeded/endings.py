@@ -121,12 +121,14 @@ def right_exits(history: History) -> list[str]:
 def _hopeless(history: History, worker: WorkerId, end: Exit) -> bool:
     """Whoever cannot go on without the others says so.
 
-    Founders that gave up before anybody trained; those that cannot lead, where nobody does; and
-    joiners whose request died with the leader that had accepted it. Never one that could go on
-    alone.
+    Founders that gave up before anybody trained, or that were cut off from those who did; those
+    that cannot lead, where nobody does; and joiners whose request died with the leader that had
+    accepted it. Never one that could go on alone.
     """
     why = end.why
-    if end.time < min((commit.time for commit in history.commits), default=math.inf):
+    others_count = worker not in history.touched
+    began = [c.time for c in history.commits if others_count or c.worker == worker]
+    if end.time < min(began, default=math.inf):
         begins = (
             "before the job began",
             "workers are here",

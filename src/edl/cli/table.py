@@ -391,8 +391,9 @@ def _colour(state: str) -> str:
 
 def duration_text(seconds: float) -> str:
     """A time in its two largest units."""
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
+    seconds = round(seconds)
     if seconds < 3600:
         return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
     if seconds < 86_400:

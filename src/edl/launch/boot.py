@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from edl.launch.log_streams import drop_what_does_not_fit
 from edl.runtime.lifeline import die_with_parent
 
 __all__ = ["main"]
@@ -166,6 +167,7 @@ def run(script: str) -> int:
 
 def main() -> None:
     die_with_launcher()
+    drop_what_does_not_fit()
     script = sys.argv[1]
     sys.argv = sys.argv[1:]
     if not sys.flags.safe_path:

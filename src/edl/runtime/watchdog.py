@@ -41,6 +41,8 @@ _log = logging.getLogger("edl.watchdog")
 # How many signs of life must be missing before the watchdog looks at the process.
 MISSED_BEATS = 2.5
 _END_S = 1.0
+# A line in the log is worth it after this share of the silence: imports hold the GIL for a second.
+_NOTICE_SHARE = 0.4
 # What /proc says of a process that does not run: stopped, traced, dead.
 _NOT_RUNNING = "TtZXx"
 
@@ -176,9 +178,7 @@ class _Guard:
         if quiet_s > self._charge.unresponsive_s or not is_running(self._charge.pid):
             self._fall_silent()
             return
-        if self._heartbeats is not None:
-            return
-        if not self._reported:
+        if not self._reported and quiet_s > self._charge.silence_s * _NOTICE_SHARE:
             self._reported = True
             _log.warning(
                 "the agent of %s has not run for %.1f s; the process is running, so the script may "
@@ -186,6 +186,8 @@ class _Guard:
                 self._charge.worker,
                 quiet_s,
             )
+        if self._heartbeats is not None:
+            return
         self._heartbeats = Heartbeats(self._charge, to=self._to, leads=self._leads, tls=self._tls)
         self._heartbeats.begin()
 
