@@ -69,7 +69,7 @@ def test_the_leader_alone_is_lost_when_it_dies_while_a_follower_holds_the_gil(
     until(lambda: job.status().step > 3, "the job to train", 60)
     before = job.status()
     leader = next(worker for worker in before.workers if worker.leader)
-    # The last one: no other worker is tried for the office.
+    # The last one: no other worker is tried as the leader.
     chosen = [worker for worker in before.workers if not worker.leader][-1]
     pending = tmp_path / "pending"
     pending.write_text(chosen.id)

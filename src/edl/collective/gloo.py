@@ -488,7 +488,7 @@ class _Making:
             secret=self._options.secret,
             timeout_s=self._options.proof_timeout_s,
         )
-        # Everybody is connected, so whoever comes later is a stranger.
+        # All members are connected, so a later connection is a stranger's.
         close_listeners(self.endpoints())
 
     def endpoints(self) -> frozenset[Endpoint]:

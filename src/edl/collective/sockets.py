@@ -81,21 +81,12 @@ def close_listeners(endpoints: Set[Endpoint]) -> int:
     instruction = ctypes.create_string_buffer(struct.pack("=HBBI", BPF_RETURN_CONSTANT, 0, 0, 0))
     program = struct.pack("@HP", 1, ctypes.addressof(instruction))
     closed = 0
-    for name in os.listdir("/proc/self/fd"):
-        sock = _copy_of(int(name))
-        if sock is None:
-            continue
-        with contextlib.closing(sock):
-            try:
-                if sock.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    continue
-                if _endpoint(sock.getsockname()) in endpoints:
-                    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
-                    closed += 1
-            except OSError:
-                continue  # it was closed meanwhile, or the kernel has no socket filters
+    for sock in _internet_sockets():
+        with contextlib.suppress(OSError):  # it was closed, or the kernel has no socket filters
+            listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and _endpoint(sock.getsockname()) in endpoints:
+                sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+                closed += 1
     return closed
 
 
@@ -158,20 +149,25 @@ def break_connections(endpoints: Set[Endpoint]) -> int:
 
 def _connected() -> Iterator[tuple[socket.socket, tuple[Endpoint, Endpoint]]]:
     """Copies of the process's connected sockets, valid until the next one is taken."""
+    for sock in _internet_sockets():
+        try:
+            if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue
+            ends = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
+        except OSError:
+            continue  # not connected, or not any more
+        yield sock, ends
+
+
+def _internet_sockets() -> Iterator[socket.socket]:
+    """Copies of the process's IPv4 and IPv6 sockets, valid until the next one is taken."""
     for name in os.listdir("/proc/self/fd"):
         sock = _copy_of(int(name))
         if sock is None:
             continue
         with contextlib.closing(sock):
-            try:
-                if sock.family not in (socket.AF_INET, socket.AF_INET6):
-                    continue
-                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    continue
-                ends = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
-            except OSError:
-                continue  # not connected, or not any more
-            yield sock, ends
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                yield sock
 
 
 def _endpoint(name: tuple[str, int] | tuple[str, int, int, int]) -> Endpoint:

@@ -256,7 +256,7 @@ class SlotLocks:
         return ""
 
     def _opened(self, name: str) -> int:
-        """The slot's file, whoever made it.
+        """The slot's file, whichever user made it.
 
         _Unusable if it is not one that we may lock; OSError if the directory cannot be used. A
         directory that was removed is made again.

@@ -110,7 +110,7 @@ class Request:
 class TemplateSilent(PeerError):
     """The template is gone, or did not answer in time, or what it forks does not: leave it.
 
-    Whoever asks again would wait as long once more.
+    A repeated request would wait that long again.
     """
 
 

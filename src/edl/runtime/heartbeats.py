@@ -3,7 +3,7 @@
 One thread dials everybody at once and sends the heartbeats; another one renews the lease. So a host
 that does not answer, or a store that is away, delays neither the others' heartbeats nor the lease.
 The leader may die meanwhile, and the agent cannot follow the next one: so the leader's key in the
-store is watched, and whoever takes office hears that this worker's process runs.
+store is watched, and the next leader hears that this worker's process runs.
 
 Owns: its connections and its client of the store. Holds: it ends without revoking the lease, which
 is the agent's.
@@ -150,7 +150,7 @@ class Heartbeats:
         self._hub.call_later(pause_s, partial(self._dial, address))
 
     def _turn_to(self, address: Address) -> None:
-        """A leader that nobody has told this watchdog of."""
+        """The store names a leader that the agent had not named."""
         if address not in self._to:
             self._to[address] = None
             self._dial(address)
